@@ -25,7 +25,7 @@ from .units import begins_anywhere, skipped_elems
 
 
 def op_fields(state: BuildState, indexer: Indexer, expr: Expr) -> dict[str, object]:
-    """Return where an op of `expr` reads and writes, and when it runs."""
+    """Return the accesses of an op of `expr` to its operands and outputs, and its predicate."""
     output: TensorView = expr.outputs[0]  # type: ignore[assignment]
     return dict(
         expr=expr,
@@ -38,7 +38,7 @@ def op_fields(state: BuildState, indexer: Indexer, expr: Expr) -> dict[str, obje
 
 
 def operand(state: BuildState, indexer: Indexer, expr: Expr, number: int) -> Access | Sym:
-    """Return where `expr` reads its input `number`, or the scalar that it is."""
+    """Return the access by which `expr` reads its input `number`, or the scalar's expression."""
     value = expr.inputs[number]
     if not isinstance(value, TensorView):
         assert isinstance(value, Scalar)
@@ -49,7 +49,7 @@ def operand(state: BuildState, indexer: Indexer, expr: Expr, number: int) -> Acc
 
 
 def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, *, writing: bool) -> Access | Sym:
-    """Return where `expr` writes (or reads) `tensor`."""
+    """Return the access by which `expr` writes (or reads) `tensor`."""
     if tensor.is_cpu_scalar:
         return var(f"T{tensor.name}.value", tensor.dtype())
     buffer = state.buffer(tensor)
@@ -77,7 +77,8 @@ def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, 
 
 
 def row_end_access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, writing: bool) -> Access:
-    """Return where a thread keeps its elements at the ends of its rows, one for each: behind those of its vectors. Errors: InternalError for shared memory."""
+    """Return the access to a thread's elements at the ends of its rows, one per row; they are stored after those of its vectors. Errors: InternalError for
+    shared memory."""
     buffer = state.buffer(tensor)
     if buffer.memory is not MemoryType.local:
         raise InternalError(f"{buffer.name} is in {buffer.memory.value} memory, which has no place for the ends of rows")
@@ -118,11 +119,11 @@ def on_chip_index(state: BuildState, indexer: Indexer, tensor: TensorView, k: in
         other = state.plan.groups[consumer][position]
         if other is group or state.maps.almost_exact(other.axis) is state.maps.almost_exact(group.axis):
             return lane_or_index(state, consumer, position)
-    if tensor.memory_type is MemoryType.shared:  # threads may have made each element more than once; a reader that lacks their axes takes the first
+    if tensor.memory_type is MemoryType.shared:  # several threads may have written the same element; a reader without their axes reads the first one
         covered = frozenset().union(*(state.plan.coverage(g.axis) for g in indexer.groups))
         absent = _missing(state, group, covered)
         indexer = indexer.at_first(absent) if absent else indexer
-    return indexer.axis_index(group.axis, tensor)  # a loop that also runs over what the tensor lacks
+    return indexer.axis_index(group.axis, tensor)  # the loop also iterates axes that the tensor lacks
 
 
 def lane_or_index(state: BuildState, tensor: TensorView, k: int) -> Sym:
@@ -134,7 +135,7 @@ def lane_or_index(state: BuildState, tensor: TensorView, k: int) -> Sym:
 
 
 def op_predicate(state: BuildState, indexer: Indexer, expr: Expr, output: TensorView) -> Sym:
-    """Return when `expr` may run: inside the extents of its axes, and by one thread only where others would repeat a write."""
+    """Return the predicate of `expr`: inside the extents of its axes, and in one thread only if several would write the same element."""
     axes = [a for a in output.get_maybe_root_domain() if not a.is_broadcast()]
     for axis in axes:
         indexer.axis_index(axis, output)
@@ -150,7 +151,7 @@ def op_predicate(state: BuildState, indexer: Indexer, expr: Expr, output: Tensor
 
 
 def hidden_bounds(state: BuildState, output: TensorView) -> list[Sym]:
-    """Conditions of axes of extent 1 that the indices of other axes pass by: what a split by 1 leaves, bound to threads or split again."""
+    """Conditions index < 1 of the parts that a split by 1 leaves, if they are bound to threads or split again: no index of another axis contains them."""
     groups = {g.axis: g for g in state.plan.groups[output] if not g.axis.is_broadcast()}
     pairs = zip(output.get_loop_domain(), state.plan.groups[output])
     groups |= {axis: g for axis, g in pairs if not axis.is_broadcast() and state.maps.are_exact(axis, g.axis)}
@@ -169,7 +170,7 @@ def hidden_bounds(state: BuildState, output: TensorView) -> list[Sym]:
                 stack.append(source)  # type: ignore[arg-type]
 
     def index_of(axis: IterDomain) -> Sym | None:
-        """The index of `axis` by its own transforms; None when these loops do not run over it."""
+        """The index of `axis` by its own transforms; None if these loops do not iterate it."""
         if axis in groups:
             group = groups[axis]
             return var(group.parallel.value, extent=state.launch[group.parallel]) if group.parallel.is_bound else group.index
@@ -187,7 +188,7 @@ def hidden_bounds(state: BuildState, output: TensorView) -> list[Sym]:
 
 
 def repeated_terms(state: BuildState, indexer: Indexer, output: TensorView) -> list[Sym]:
-    """Conditions that count each term of a reduction once: where its loops also run over axes that it lacks."""
+    """Conditions that count each term of a reduction once, if its loops also iterate axes that it lacks."""
     covered = frozenset().union(*(state.plan.coverage(axis) for axis in output.get_loop_domain()))
     out = []
     for axis, group in zip(output.get_loop_domain(), state.plan.groups[output]):
@@ -198,22 +199,22 @@ def repeated_terms(state: BuildState, indexer: Indexer, output: TensorView) -> l
 
 
 def _twice(indexer: Indexer, group: LoopGroup) -> frozenset[IterDomain]:
-    """What a loop runs over that the tensor lacks there, though it has another loop over it."""
+    """The axes that a loop iterates and the tensor lacks in it, although it has another loop over them."""
     return indexer.twofold.twice if indexer.twofold is not None and group in indexer.twofold.loops else frozenset()
 
 
 def _missing(state: BuildState, group: LoopGroup, covered: frozenset[IterDomain]) -> list[IterDomain]:
-    """What a loop runs over beyond `covered`, in an order that is the same in every process."""
+    """The axes that a loop iterates besides `covered`, in an order that is the same in every process."""
     return sorted(state.plan.coverage(group.axis) - covered, key=lambda axis: axis.name)
 
 
 def redundant_writers(state: BuildState, indexer: Indexer, output: TensorView) -> list[Sym]:
-    """Conditions that leave one writer of each element: along parallel types and loops that the tensor does not vary over."""
+    """Conditions that leave one writer per element: index 0 along the parallel types and loops that the tensor does not depend on."""
     kinds = BLOCK_TYPES if output.memory_type is MemoryType.shared else BLOCK_TYPES + GRID_TYPES
     own = [(axis, g) for axis, g in zip(output.get_loop_domain(), state.plan.groups[output]) if not axis.is_reduction()]
     used = {g.parallel for axis, g in own if not axis.is_broadcast()}
     out = [equal(var(p.value, extent=state.launch[p]), 0) for p in kinds if p in state.launch and p not in used and state.launch[p] is not ONE]
-    if output.memory_type is MemoryType.shared:  # has a place for every index of the loops that it varies over, and is written anew in those around
+    if output.memory_type is MemoryType.shared:  # it has an element per index of the loops that it depends on, and is rewritten in the loops around these
         return out
     covered = frozenset().union(*(state.plan.coverage(axis) for axis, _ in own)) if own else frozenset()
     for axis, group in own:
@@ -227,7 +228,7 @@ def redundant_writers(state: BuildState, indexer: Indexer, output: TensorView) -
 
 
 def _first_of_missing(state: BuildState, indexer: Indexer, group: LoopGroup, covered: frozenset[IterDomain], tensor: TensorView) -> list[Sym]:
-    """Conditions that leave one index of what a loop runs over beyond `covered`: merged with an axis that the tensor lacks, or with a part of one."""
+    """Conditions index == 0 of the axes, or parts of axes, that a loop iterates besides `covered`, because they were merged with the tensor's own."""
     out: list[Sym] = []
     for missing in _missing(state, group, covered - _twice(indexer, group)):
         if indexer.wide.find(missing) is not None:
@@ -244,7 +245,7 @@ def _first_of_missing(state: BuildState, indexer: Indexer, group: LoopGroup, cov
 
 
 def _first_of_broadcast(indexer: Indexer, axis: IterDomain) -> list[Sym]:
-    """Conditions that leave one index of the parts of broadcast axes that are merged into `axis`: the others repeat it."""
+    """Conditions index == 0 of broadcast axes that are merged into `axis`: other indices would repeat the same element."""
     out: list[Sym] = []
     stack = [axis]
     while stack:
@@ -259,7 +260,7 @@ def _first_of_broadcast(indexer: Indexer, axis: IterDomain) -> list[Sym]:
 
 
 def element_of(state: BuildState, indexer: Indexer, expr: Expr, output: TensorView) -> Sym:
-    """The position that random numbers and iota are counted by."""
+    """The linear index that random numbers and iota are computed from."""
     if isinstance(expr, IotaOp):
         return with_known_divisors(linear_element(indexer, output), state.divisors)
     return linear_element(indexer, output) if isinstance(expr, RandomOp) else ZERO

@@ -34,10 +34,11 @@ class NothingToPutBehind(InternalError):
 
 @lowering_pass(needs=["pipelines"], before=["unswitched", "grouped predicates"])
 def run_behind(kernel: Kernel, state: BuildState) -> Kernel:
-    """Put what a loop over rows does behind its reduction an iteration later, between the halves of the next reduction.
+    """Run the second pass of a row (the statements after its reduction) one iteration later, between the two halves of the next row's reduction.
 
-    Before: a nest in the loop has one reduction in which the threads of a block meet; loads of the next rows are issued behind it.   After: the first and the
-    last row have parts in front of the loop and behind it; a loop goes over the rows that a block has, so that nothing in it asks whether its row exists.
+    Before: a nest in the loop has one reduction with a block barrier; loads of the next rows are issued after it.   After: the first pass of the first row
+    stands before the loop, the second pass of the last row after it; the loop count is the block's number of rows, so no statement in it checks that its row
+    exists.
     Here because: loads, waits and barriers have their places, and predicates still hang on ops; the rest of these loops' passes sees one loop.
     Errors: NothingToPutBehind.
     """
@@ -52,7 +53,7 @@ def run_behind(kernel: Kernel, state: BuildState) -> Kernel:
 
 
 def _nest_of(loop: Loop) -> list[Statement] | None:
-    """Return the list of statements in a loop over rows in which its only reduction across threads stands; None without such."""
+    """Return the body in a loop over rows that contains its only reduction across threads; None if there is none."""
     for body in (loop.body, *(s.body for s in loop.body if isinstance(s, Loop) and s.is_once)):
         if sum(_meets(s) for s in body) == 1:
             return body
@@ -60,15 +61,15 @@ def _nest_of(loop: Loop) -> list[Statement] | None:
 
 
 def _meets(s: Statement) -> bool:
-    """True for a reduction of the loop over rows, in which threads meet."""
+    """True for a reduction across threads in the loop over rows."""
     return isinstance(s, Reduce) and s.turn is not None
 
 
 class _Rows:
     """The parts of a loop over rows.
 
-    around: the loop of one iteration that is unswitched, and has the nest in it. head: what stands in front of it: values of the row, the wait for it.
-    first, second: the passes. loads: of rows to come, behind the reduction. rows_of_step: that a step has or has not, all of them.
+    around: the unswitched loop of one iteration that contains the nest. head: the statements before it: values of the row, the wait for its stage. first,
+    second: the passes. loads: those of later rows, after the reduction. rows_of_step: rows of a step, which exist all or not at all.
     """
 
     def __init__(self, kernel: Kernel, loop: Loop, rows_of_step: int) -> None:
@@ -93,13 +94,13 @@ class _Rows:
         self.count = self._without_row_bounds()
 
     def _carried(self, inside: set[Buffer]) -> dict[Buffer, Buffer]:
-        """Return what the second pass takes from the head and the first pass, and where it is kept for it."""
+        """Return buffer -> copy, for the registers of the head and the first pass that the second pass reads."""
         made = {o.buffer for s in walk([*self.head, *self.first]) if isinstance(s, Op) for o in s.outputs} & inside
         used = [o.buffer for s in walk(self.second) if isinstance(s, Op) for o in s.operands if isinstance(o, Access)]
         return {b: replace(b, name=f"{b.name}_before") for b in dict.fromkeys(used) if b in made and b.memory is MemoryType.local}
 
     def _without_row_bounds(self) -> Sym:
-        """Take the bounds of the row's position out of the nest; return how many rows the block has, one at least."""
+        """Remove the bounds of the row's position from the nest; return the block's number of rows, at least one."""
         bounds: dict[Sym, None] = {}
         for s in walk([*self.first, self.reduce, *self.second]):
             if isinstance(s, Op):
@@ -119,7 +120,7 @@ class _Rows:
         return count
 
     def _of_step(self, atom: Sym) -> Sym:
-        """Return the bound of the first row of a step for that of any of its rows: m * i + j < m * n where m * i < m * n, with j below m."""
+        """Replace the bound of any row of a step by that of its first row: m * i + j < m * n holds if m * i < m * n, for j below m."""
         if self.rows_of_step == 1 or atom.op != "lt":
             return atom
         position = terms(atom.args[0])
@@ -151,10 +152,10 @@ class _Rows:
         begin = [*self._copies([*self.head, *self._declared(self.first), *self.first]), whole, *self.repacks, *self._moves(), *self._copies(self.loads)]
         hand_over, take = replace(self.reduce, half="hand over"), replace(self.reduce, half="take")
         body = [*self.declared, *self.first, hand_over, *self.repacks, *self._second(sub(self.index, 1)), take, *self.repacks, *self._moves()]
-        if self.reduce.is_fused_cluster:  # warps of other blocks have come, and these have not read their stage to its end
+        if self.reduce.is_fused_cluster:  # the reduction waits for warps of other blocks; warps of this block may still be reading their stage
             body.append(Sync("the stage of the row before has been read"))
         body += self.loads
-        if self.around is not None:  # of rows at once some may not exist
+        if self.around is not None:  # some of the rows of a step may not exist
             body = [*self.head, replace(self.around, body=body)]
         loop = Loop(self.index, count, body, label=self.loop.label, start=ONE)
         last = Block([*self._declared(self.second), *self._second(sub(count, 1))])
@@ -164,7 +165,7 @@ class _Rows:
         return [copied(s, {self.index: ZERO}) for s in statements]
 
     def _declared(self, users: list[Statement]) -> list[Statement]:
-        """Return the declarations of what a pass writes."""
+        """Return the declarations of the buffers that a pass writes."""
         written = {o.buffer for s in walk(users) if isinstance(s, Op) for o in s.outputs}
         return [s for s in self.declared if s.buffer in written]
 
@@ -172,7 +173,7 @@ class _Rows:
         return [Move(kept, b) for b, kept in self.carried.items()]
 
     def _second(self, row: Sym) -> list[Statement]:
-        """Return the second pass over a row, with variables of its own for its stages."""
+        """Return the second pass over a row, with separate variables for its stages."""
         mapping, lets = {self.index: row}, []
         for s in self.head:
             if isinstance(s, Let):

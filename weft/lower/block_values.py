@@ -20,10 +20,10 @@ from .kernel_ir import Access, Allocate, BlockFold, Buffer, Kernel, Loop, Nest, 
 
 @lowering_pass(before=["block syncs", "grouped predicates"])
 def compute_once_per_block(kernel: Kernel, state: BuildState) -> Kernel:
-    """Split loops over a thread's vector in two: what is the same for a block, once for each, then the rest for each element.
+    """Split loops over a thread's vector in two: values that are equal within a quantization block, once per block, then the rest, per element.
 
-    Before: a fold over blocks gives each element of its vector the block's result.   After: no loop computes from these results alone what another element
-    of the same block computes, too.   Here because: predicates still hang on ops, so that statements move with theirs.
+    Before: a reduction over blocks gives each element of its vector the block's result.   After: a value that depends only on these results is computed once
+    per block.   Here because: predicates still hang on ops, so that statements move with theirs.
     """
     made = [s for s in walk(kernel.body) if isinstance(s, BlockFold) and not isinstance(s.expr, BlockHadamardOp)]
     folds = {s.outputs[0].buffer: min(s.vector_elems, s.expr.attributes["block"]) for s in made}
@@ -42,7 +42,7 @@ def _split(body: list[Statement], folds: dict[Buffer, int]) -> list[Statement]:
 
 
 class _Splitter:
-    """One loop over a vector. uniform: scalars of its body that are the same within so many neighbours, with the statements that make them."""
+    """One loop over a vector. uniform: scalar of its body -> number of neighbours in which it is equal, with the statement that computes it."""
 
     def __init__(self, loop: Loop, folds: dict[Buffer, int]) -> None:
         self.loop, self.folds = loop, folds
@@ -63,7 +63,7 @@ class _Splitter:
         return self.two_loops(width)
 
     def move(self, s: Op) -> int:
-        """Return of how many neighbours a statement computes the same, and note it; 0 where it stays."""
+        """Return in how many neighbours a statement computes the same value, and record it; 0 if it stays per element."""
         widths = [self.width_of(operand) for operand in s.operands if not (isinstance(s.expr, BlockSampleOp) and operand is not s.operands[0])]
         is_scalar = isinstance(s.expr, PointwiseOp) and s.element is ZERO and s.outputs[0].buffer in self.local
         is_sample = isinstance(s.expr, BlockSampleOp) and s.outputs[0].buffer.memory is MemoryType.global_
@@ -77,7 +77,7 @@ class _Splitter:
         return width
 
     def width_of(self, operand: Access | Sym) -> int | None:
-        """Return of how many neighbours an operand is the same; 0: of all; None: of none."""
+        """Return in how many neighbours an operand is equal; 0: in all; None: in none."""
         index = self.loop.index
         if not isinstance(operand, Access):
             return 0 if index not in variables(operand) else None
@@ -90,7 +90,7 @@ class _Splitter:
         return 0 if is_fixed and operand.buffer.memory is MemoryType.local else None
 
     def two_loops(self, width: int) -> list[Statement]:
-        """Return the statements of blocks, and the loop over elements with what stays."""
+        """Return the loop over blocks, and the loop over elements with the other statements."""
         loop = self.loop
         count: int = loop.extent.value // width  # type: ignore[assignment, operator]
         block = ZERO if count == 1 else var(f"{loop.index.payload}_block", extent=count)
@@ -109,7 +109,7 @@ class _Splitter:
 
 
 def _placed(s: Statement, places: set[Buffer], index: Sym) -> Statement:
-    """Return a statement whose accesses to `places` are to their element `index`."""
+    """Return a statement whose accesses to `places` use their element `index`."""
     if not isinstance(s, Op):
         return s
 

@@ -23,7 +23,7 @@ class SplitBlock(UserError):
 
 
 def check_fold(state: BuildState, indexer: Indexer, expr: BlockFoldOp, vector_elems: int) -> int:
-    """Return the neighbouring lanes that hold one block. Errors: SplitBlock where a block is not in a thread or in lanes of one warp."""
+    """Return the number of neighbouring lanes that hold one block. Errors: SplitBlock if a block is not in one thread or in lanes of one warp."""
     output: TensorView = expr.outputs[0]  # type: ignore[assignment]
 
     def refuse(reason: str) -> SplitBlock:
@@ -49,13 +49,13 @@ def check_fold(state: BuildState, indexer: Indexer, expr: BlockFoldOp, vector_el
 
 
 def _with_divisors(state: BuildState, element: Sym) -> Sym:
-    """Return an index with the extents written as multiples of what is known to divide them."""
+    """Return an index with the extents written as multiples of their known divisors."""
     known = {extent: mul(var(f"{extent}/{n}", lower=1), n) for extent, n in state.divisors.items() if extent.is_var}
     return substitute(element, known) if known else element
 
 
 def sample_guard(state: BuildState, indexer: Indexer, expr: BlockSampleOp, vector_elems: int) -> Sym:
-    """Return when an element, or a vector, has one that is taken: at the begin of its block. Rows are whole blocks, so that their length does not matter."""
+    """Return the condition that an element, or an element of a vector, is the first of its block. Rows are whole blocks, so their length does not matter."""
     if vector_elems % expr.block == 0:
         return TRUE
     element = _row_major(indexer, expr.outputs[0])  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def sample_guard(state: BuildState, indexer: Indexer, expr: BlockSampleOp, vecto
 
 
 def sample_index(indexer: Indexer, output: TensorView, sample: BlockSampleOp) -> Sym:
-    """Return where the element that is taken of a block lies in memory. In row-major order no row is divided by: rows are whole blocks."""
+    """Return the address of a block's element in memory. In row-major order this needs no division by the row length, because rows are whole blocks."""
     if sample.layout == SWIZZLED:
         return tiled_index(indexer, output)
     if sample.layout == GROUPED:
@@ -97,17 +97,18 @@ def _places(indexer: Indexer, output: TensorView) -> list[Sym]:
 
 
 def row_variable(output: TensorView) -> Sym:
-    """The row of tiles in which a scale of a group lies, as a variable of the op's own, which code generation sets before it."""
+    """The row of tiles in which a scale of a group lies, as a variable that code generation sets before the op."""
     return var(f"row_T{output.name}", lower=0)
 
 
 def row_of(indexer: Indexer, output: TensorView) -> Sym:
-    """Return the row of scales that the loops around compute."""
+    """Return the row of scales that the enclosing loops compute."""
     return _places(indexer, output)[0]
 
 
 def tiled_index(indexer: Indexer, output: TensorView, row: Sym | None = None) -> Sym:
-    """Return where a scale lies among tiles of 128 rows by 4 columns; row: where it is not the scale's own. Source: cuBLAS, layout of block scaling factors."""
+    """Return the address of a scale in tiles of 128 rows by 4 columns; row: if it is not the scale's own row. Source: cuBLAS, layout of block scaling
+    factors."""
     r, c = _places(indexer, output)
     r = r if row is None else row
     (above, row_within), (before, column_within) = _divided(r, 128), _divided(c, 4)
@@ -117,7 +118,7 @@ def tiled_index(indexer: Indexer, output: TensorView, row: Sym | None = None) ->
 
 
 def _divided(a: Sym, d: int) -> tuple[Sym, Sym]:
-    """Return a / d and a % d of an index, d a power of two. (16 * x + y) / 128 is x / 8 where y is below 16, so that only y moves where x stays."""
+    """Return a / d and a % d of an index, d a power of two. (16 * x + y) / 128 is x / 8 for y below 16, so the quotient does not depend on y."""
     unit = d // 2
     while unit > 1:
         whole = {factors: coefficient for factors, coefficient in terms(a).items() if coefficient % unit == 0}

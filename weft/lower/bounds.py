@@ -21,10 +21,8 @@ MONOTONE = ("add", "mul", "floordiv", "ceildiv", "min", "max")
 
 @dataclass(frozen=True)
 class Ranges:
-    """What the variables of a nest run up to.
-
-    fixed: indices of the loops around the nest. last: index of a loop inside -> its last value. last_thread: name of a thread index -> its last value.
-    is_of_block: what is asked may have another answer in each block; else indices of blocks count with their last values, too.
+    """The largest values of the variables of a nest. fixed: indices of the loops around the nest. last: index of a loop inside -> its last value. last_thread:
+    name of a thread index -> its last value. is_of_block: the answer may differ between blocks; otherwise block indices have their last values, too.
     """
 
     fixed: frozenset[Sym]
@@ -33,7 +31,7 @@ class Ranges:
     is_of_block: bool = True
 
     def largest(self, v: Sym) -> Sym | None:
-        """The last value of a variable, which is itself where it has one value wherever the answer is one; None when not known."""
+        """The largest value of a variable; the variable itself if it is uniform (see `is_uniform`); None if not known."""
         name = str(v.payload)
         if v in self.last:
             return self.last[v]
@@ -44,14 +42,14 @@ class Ranges:
         return None if v.extent is None else sub(v.extent, 1)
 
     def is_uniform(self, sym: Sym) -> bool:
-        """True for what has one value wherever the answer is one: in the nest and in the block, or in the kernel."""
+        """True for an expression with one value in the nest and the block, or, without is_of_block, in the whole kernel."""
         return all(self.largest(v) is v for v in variables(sym))
 
     def within(self, loop: Loop) -> "Ranges":
         return replace(self, last={**self.last, loop.index: sub(loop.extent, 1)})
 
     def where(self, condition: Sym) -> "Ranges":
-        """The ranges where `condition` holds: of i + c < n, i is at most n - 1 - c, whatever its loop runs to."""
+        """The ranges under `condition`: with i + c < n, i is at most n - 1 - c, whatever the extent of its loop."""
         last = dict(self.last)
         for atom in conjuncts(condition):
             for v in variables(atom) & self.last.keys() if atom.op == "lt" else ():
@@ -61,17 +59,17 @@ class Ranges:
         return replace(self, last=last)
 
     def is_guard(self, atom: Sym) -> bool:
-        """True for a bound of a thread index itself: it chooses threads."""
+        """True for a bound of a thread index alone, which selects threads."""
         return atom.op == "lt" and atom.args[0].is_var and str(atom.args[0].payload) in self.last_thread and self.is_uniform(atom.args[1])
 
     def guarded(self, predicate: Sym) -> "Ranges":
-        """The ranges in the threads that the guards of `predicate` let in."""
+        """The ranges in the threads that the guards of `predicate` select."""
         guards = [a for a in conjuncts(predicate) if self.is_guard(a)]
         return replace(self, last_thread={**self.last_thread, **{str(a.args[0].payload): sub(a.args[1], 1) for a in guards}})
 
 
 def raised(sym: Sym, ranges: Ranges) -> Sym | None:
-    """Return `sym` with every variable at its last value, where it provably is the largest there; else None (a remainder, a difference of indices)."""
+    """Return `sym` with every variable at its last value if that is provably its maximum; else None (a remainder, a difference of indices)."""
     if sym.is_var:
         return ranges.largest(sym)
     if ranges.is_uniform(sym):
@@ -87,7 +85,7 @@ def raised(sym: Sym, ranges: Ranges) -> Sym | None:
 
 
 def test_of(atom: Sym, ranges: Ranges) -> Sym | None:
-    """Return the condition of which a bound follows wherever it is asked; None for what is no bound, or is not known to rise with its indices."""
+    """Return a condition that implies a bound in the whole nest; None if it is not a bound, or not known to be monotonic in its indices."""
     if atom.op != "lt" or not ranges.is_uniform(atom.args[1]):
         return None
     position = raised(recombine(atom.args[0]), ranges)
@@ -95,14 +93,13 @@ def test_of(atom: Sym, ranges: Ranges) -> Sym | None:
 
 
 def is_bound_in(atom: Sym, sizes: frozenset[Sym]) -> bool:
-    """True for a bound of a position by sizes, all among `sizes`."""
+    """True for a bound of a position by sizes that are all in `sizes`."""
     return atom.op == "lt" and bool(variables(atom.args[1])) and variables(atom.args[1]) <= sizes
 
 
 class Freed:
-    """Takes bounds out of statements. goes: which bounds may go. tests: what must hold for those that went.
-
-    enters_ahead: also out of what is for another iteration, where a bound says the same in each.
+    """Removes bounds from statements. goes: which bounds may be removed. tests: conditions that imply the removed ones. enters_ahead: also in statements for
+    another iteration, if a bound is the same in each.
     """
 
     def __init__(self, goes: Callable[[Sym], bool], *, enters_ahead: bool = False) -> None:
@@ -110,7 +107,7 @@ class Freed:
         self.tests: dict[Sym, None] = {}
 
     def body(self, statements: list[Statement], ranges: Ranges) -> list[Statement]:
-        """Take the bounds out of `statements`, whose variables run up to `ranges`; return them."""
+        """Remove the bounds from `statements`, whose variables have the ranges `ranges`; return the statements."""
         for s in statements:
             if isinstance(s, Loop):
                 self.body(s.body, ranges.within(s))
@@ -128,7 +125,7 @@ class Freed:
         return statements
 
     def without(self, predicate: Sym, ranges: Ranges) -> Sym:
-        """Return what is left of a predicate. A bound that never holds at the last index would make the whole test false, and is left, too."""
+        """Return the rest of a predicate. A bound that never holds at the last index would make the whole test false, so it stays."""
         kept = []
         inside = ranges.guarded(predicate)
         for atom in conjuncts(predicate):
@@ -141,7 +138,7 @@ class Freed:
 
 
 def first_iterations(index: Sym, extent: Sym, bounds: Iterable[Sym]) -> Sym | None:
-    """Return the number of iterations of a loop, from the first on, in which `bounds` hold; None where a position is no sum with a multiple of its index."""
+    """Return in how many iterations of a loop, from the first one, `bounds` hold; None if a position is not a sum with a multiple of its index."""
     count = extent
     for atom in bounds:
         position, end = atom.args

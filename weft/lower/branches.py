@@ -23,21 +23,21 @@ from .state import BuildState
 
 WARPS_ASKED = 64
 MOST_MIXED = 8
-"""One warp of so many may go both ways. An estimate: such a warp waits for memory twice."""
+"""At most one warp in so many may diverge. An estimate: such a warp waits for memory twice."""
 LEAST_SAVED = 3
-"""One op of so many must be left out on average. An estimate: a branch costs about as much as a few ops."""
+"""On average at least one op in so many must be skipped. An estimate: a branch costs about as much as a few ops."""
 MOST_BRANCHES = 16
-"""Of one selection with those inside it: each is a copy of what it selects from."""
+"""Of one selection including nested ones: each branch is a copy of the statements."""
 WARP = 32
 
 
 @lowering_pass(needs=["grouped predicates"], before=["unrolled"])
 def branch_selections(kernel: Kernel, state: BuildState) -> Kernel:
-    """Write what a `where` on positions selects from once for each answer, and leave out of each what it does not take.
+    """Turn a `where` on positions into a branch, and leave the computation of the unused operand out of each side.
 
-    Before: ops of `where` know when some, and when all, lanes of a vector take their second operand, `taken`.   After: where that pays, a Branch stands around
-    them and what is computed for them alone.
-    Here because: predicates are Ifs, so that what stands in one body runs together, and no op moves behind; loops do not say yet which are unrolled.
+    Before: `taken` of a `where` says when some, and when all, lanes of a vector take its second operand.   After: where that is profitable, a Branch contains
+    them and what is computed only for them.
+    Here because: predicates are Ifs, so statements of one body run together, and no later pass moves ops; loops are not marked as unrolled yet.
     """
     if any(s.taken for s in walk(kernel.body) if isinstance(s, Op)):
         kernel.body = _Brancher(kernel).body(kernel.body)
@@ -46,7 +46,7 @@ def branch_selections(kernel: Kernel, state: BuildState) -> Kernel:
 
 @dataclass
 class _Leaf:
-    """One branch's statements. known: what holds there. sources: of each statement, which one it is a copy of."""
+    """The statements of one branch. known: conditions that hold in it. sources: for each statement, the one it is a copy of."""
 
     statements: list[Statement]
     known: tuple[Sym, ...]
@@ -88,7 +88,7 @@ class _Brancher:
         return out
 
     def branched(self, before: list[Statement], loop: Loop) -> list[Statement] | None:
-        """Return the statements in front of a loop over lanes and the loop as branches; None where that does not pay."""
+        """Return the statements before a loop over lanes, and the loop, as branches; None if that is not profitable."""
         if not self.tests_of([loop]):
             return None
         moved = self.movable(before, loop)
@@ -121,10 +121,10 @@ class _Brancher:
         return Branch.of(tree.test, block(tree.yes), block(tree.no))
 
     def movable(self, before: list[Statement], loop: Loop) -> list[Op]:
-        """Return the ops in front of a loop that are for it alone, in order."""
+        """Return the ops before a loop whose results only it reads, in order."""
         inside = {id(s) for s in walk([loop])}
         declared = {s.buffer for s in before if isinstance(s, Allocate)}
-        changed: set[Buffer] = set()  # by what stays, behind
+        changed: set[Buffer] = set()  # by statements after it that stay
         out: list[Op] = []
         for s in reversed(before):
             if isinstance(s, Allocate):
@@ -144,7 +144,7 @@ class _Brancher:
         return [s for s in walk(statements) if isinstance(s, Op) and s.taken and not any(part in (TRUE, FALSE) for part in s.taken[:1])]
 
     def split(self, leaf: _Leaf, branches: int) -> _Tree | _Leaf:
-        """Return a leaf as branches by the selection that the most ops hang on, if there is one that warps agree on."""
+        """Return a leaf as branches by the selection that decides about the most ops, if warps mostly agree on one."""
         loop = leaf.statements[-1]
         assert isinstance(loop, Loop)
         for choice in reversed(self.tests_of([loop])):  # the last one is the outermost
@@ -163,7 +163,7 @@ class _Brancher:
         return leaf
 
     def agrees(self, test: Sym) -> bool:
-        """Tell whether the threads of a warp mostly have the same answer; False where sizes that nobody knows yet decide."""
+        """Tell whether the threads of a warp mostly have the same answer; False if it depends on unknown sizes."""
         threads = {v for v in variables(test) if str(v.payload) in {p.value for p in BLOCK_TYPES}}
         others = sorted(variables(test) - threads, key=lambda v: str(v.payload))
         if not all(n.is_const for n in self.kernel.block) or any(v.extent is None or not v.extent.is_const for v in others):
@@ -205,7 +205,7 @@ def _copies(statements: Iterable[Statement]) -> list[Statement]:
 
 
 def _decided(leaf: _Leaf, taken: tuple[Sym, ...], is_second: bool, known: tuple[Sym, ...]) -> _Leaf:
-    """Return a leaf in which selections by a condition take their second operand, or their third."""
+    """Return a leaf in which selections by this condition are replaced by their second operand, or their third."""
     statements = _copies(leaf.statements)
     for s in walk(statements):
         if isinstance(s, Op) and s.taken == taken:
@@ -216,7 +216,7 @@ def _decided(leaf: _Leaf, taken: tuple[Sym, ...], is_second: bool, known: tuple[
 
 
 def _drop_unread(leaf: _Leaf) -> None:
-    """Leave out of a branch what nothing in it reads."""
+    """Remove from a branch what nothing in it reads."""
     inner = leaf.statements[-1]
     own = {s.buffer for s in walk([inner]) if isinstance(s, Allocate)}
     own |= {o.buffer for s in leaf.statements[:-1] if isinstance(s, Op) for o in s.outputs}
@@ -231,7 +231,7 @@ def _weight(statements: list[Statement]) -> int:
 
 # ---------------------------------------------------------------- what is known
 def _denied(test: Sym) -> tuple[Sym, ...]:
-    """What holds where a condition of one part does not."""
+    """The negation of a condition of one part."""
     if test.op != "lt":
         return ()
     left, right = test.args
@@ -239,7 +239,7 @@ def _denied(test: Sym) -> tuple[Sym, ...]:
 
 
 def _known(condition: Sym, known: Iterable[Sym]) -> Sym:
-    """Return a condition without the parts that hold anyway; FALSE where one cannot hold."""
+    """Return a condition without the parts that are known to hold; FALSE if one cannot hold."""
     left = []
     for atom in conjuncts(condition):
         answer = _answer(atom, known)
@@ -251,7 +251,7 @@ def _known(condition: Sym, known: Iterable[Sym]) -> Sym:
 
 
 def _answer(atom: Sym, known: Iterable[Sym]) -> bool | None:
-    """Whether a comparison holds, by others that differ from it, or from its contrary, in a number only; None where they do not say."""
+    """Whether a comparison follows from known ones that differ from it, or from its negation, only by a constant; None if it does not."""
     if atom.op != "lt":
         return None
     slack = sub(sub(atom.args[1], atom.args[0]), 1)  # at least 0 where the comparison holds
@@ -274,7 +274,7 @@ def _constant(value: Sym) -> int | None:
 
 
 def _simplified(s: Statement, known: tuple[Sym, ...]) -> Statement:
-    """Let lookups that are inside of their source, by what is known, not ask."""
+    """Remove the bounds check of lookups whose position is known to be inside the source."""
     if isinstance(s, Op) and isinstance(s.expr, LookupOp):
         found = _known(s.inside, known)
         s.inside = s.inside if found is FALSE else found

@@ -35,7 +35,7 @@ from .whole_tiles import is_part_of_tile, tile_of_copy, turn_tile
 
 
 def adopt_bindings(state: BuildState) -> bool:
-    """Bind the axes of reductions that are bound by the loops they share, where serial reduction axes stand beside; return whether there are such."""
+    """Bind the reduction axes whose shared loops are bound, in reductions that also have serial reduction axes; return whether any was."""
     found = False
     for expr in state.plan.exprs:
         output: TensorView = expr.outputs[0]  # type: ignore[assignment]
@@ -81,7 +81,7 @@ def build_kernel_state(fusion: Fusion, name: str, index_type: DataType, static_b
 
 
 def scope_groups(state: BuildState, tensor: TensorView) -> list[LoopGroup]:
-    """The loops inside which the buffer of `tensor` lives, those of its readers that it is drawn into too; shared memory lives for the whole kernel."""
+    """The loops inside which the buffer of `tensor` lives, including loops of its readers that it is computed in; shared memory lives for the whole kernel."""
     if tensor.memory_type is MemoryType.shared or not tensor.compute_at:
         return []
     inside = {id(g) for g in state.plan.groups[tensor][tensor.compute_at :]}
@@ -96,7 +96,7 @@ class NestBuilder:
         self._open: list[tuple[LoopGroup, Loop]] = []
 
     def place(self, groups: list[LoopGroup], statement: Statement, allocations: list[tuple[Buffer, list[LoopGroup]]]) -> None:
-        """Put a statement into the loops `groups`, outermost first, and each buffer into the loops of its scope."""
+        """Add a statement inside the loops `groups`, outermost first, and the allocation of each buffer inside the loops of its scope."""
         depth = 0
         while depth < len(self._open) and depth < len(groups) and self._open[depth][0] is groups[depth]:
             depth += 1
@@ -121,7 +121,7 @@ class NestBuilder:
 
 
 def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]:
-    """Return the op of `expr` with indices and predicate, and the loops to open around it (bound axes and lanes are none)."""
+    """Return the op of `expr` with indices and predicate, and its loops (bound axes and vector lanes have none)."""
     plan = state.plan
     output: TensorView = expr.outputs[0]  # type: ignore[assignment]
     groups = plan.groups[output]
@@ -174,9 +174,9 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
 
 
 def take_row_end(state: BuildState, expr: Expr, fields: dict[str, object], elems: int) -> int:
-    """Let a reduction across threads of the one vector of a phased row that each of them has fold the elements at the ends of rows, too; return how many more.
+    """Let a reduction across threads, each with one vector of a phased row, also fold the elements at the ends of rows; return how many it adds.
 
-    Elements that a thread does not have are as the partial result began. Errors: InternalError where a thread has several vectors.
+    If a thread has no such element, its partial result keeps its initial value. Errors: InternalError if a thread has several vectors.
     """
     ends = op_fields(state, state.indexer(expr, at_row_end=True), expr)
     places = [place.buffer.elems for place in (*ends["outputs"], *ends["operands"]) if isinstance(place, Access)]  # type: ignore[misc]
@@ -188,7 +188,7 @@ def take_row_end(state: BuildState, expr: Expr, fields: dict[str, object], elems
 
 
 def row_load(state: BuildState, expr: Expr, op: Op, lane: LoopGroup) -> RowLoad:
-    """Return the load of a vector that all lanes do together, with what is left of its row there."""
+    """Return the load of vectors that all lanes execute together, with the number of elements left in the row."""
     output: TensorView = expr.outputs[0]  # type: ignore[assignment]
     kept, left = [], lane.extent
     for atom in conjuncts(op_predicate(state, state.indexer(expr), expr, output)):
@@ -202,7 +202,7 @@ def row_load(state: BuildState, expr: Expr, op: Op, lane: LoopGroup) -> RowLoad:
 
 
 def mask(state: BuildState, op: Op, indexer: Indexer, lane: IterDomain | None) -> None:
-    """Let a load leave out what a mask of positions throws away, and a `where` know when it takes nothing of its second operand."""
+    """Let a load skip what a mask of positions discards, and record in a `where` when it takes nothing of its second operand."""
     expr = op.expr
     output: TensorView = expr.outputs[0]  # type: ignore[assignment]
     if isinstance(expr, PointwiseOp) and expr.op_name == "where":
@@ -216,7 +216,7 @@ def mask(state: BuildState, op: Op, indexer: Indexer, lane: IterDomain | None) -
 
 
 def _taken(state: BuildState, expr: Expr, output: TensorView) -> tuple[Sym, ...]:
-    """Return when some, and when all, of the elements that the innermost loop over registers goes through take a `where`'s second operand; () if not known."""
+    """Return the conditions that some, and that all, elements of the innermost loop over registers take a `where`'s second operand; () if not known."""
     bounds = taken_bounds(expr)
     if bounds is None:
         return ()

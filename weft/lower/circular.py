@@ -36,11 +36,11 @@ from .state import BuildState
 
 @lowering_pass(needs=["block syncs"], gives=["pipelines"], before=["shared memory", "grouped predicates"])
 def run_pipelines(kernel: Kernel, state: BuildState) -> Kernel:
-    """Place the loads of feeds and the bulk stores, with all that they wait for, and give async warps their branches.
+    """Place the loads of feeds and the bulk stores, with their waits and barriers, and give async warps their branches.
 
-    Before: loads stand where their tensors are computed; block barriers are placed for other tensors only.   After: every load is issued, waited for and
-    released; barriers in shared memory are buffers and initialised at the top.
-    Here because: predicates still hang on ops, so bodies are reached by all threads; shared memory is not placed, so that the barriers get a place.
+    Before: loads stand where their tensors are computed; block barriers are placed for other tensors only.   After: every load is issued, waited for and its
+    stage released; barriers in shared memory are buffers and initialised at the top.
+    Here because: predicates still hang on ops, so bodies are reached by all threads; shared memory is not placed yet, so the barriers get an offset, too.
     Errors: BadRing, and those of `roles.specialize`.
     """
     feeds = list(dict.fromkeys(state.feeds.values()))
@@ -81,7 +81,7 @@ def find_body(body: list[Statement], path: Sequence[Sym], tensors: Iterable[Tens
 
 
 def _hoist_shared(kernel: Kernel) -> list[Statement]:
-    """Take the declarations of shared memory out of the body; it lives as long as the kernel."""
+    """Move the declarations of shared memory out of the body, because it lives as long as the kernel."""
     found: list[Statement] = []
 
     def without(body: list[Statement]) -> list[Statement]:
@@ -154,7 +154,7 @@ def _loads(kernel: Kernel, state: BuildState, feed: Feed, units: list[Statement]
 
 
 def _place_single(kernel: Kernel, state: BuildState, feed: Feed, body: list[Statement]) -> None:
-    """Issue a load where it stands, and wait before its first reader."""
+    """Issue a load at its place, and wait before its first reader."""
     units = [s for s in body if is_writer(s, feed.tensors)]
     at = body.index(units[0])
     loads = _loads(kernel, state, feed, units, {})
@@ -167,7 +167,7 @@ def _place_single(kernel: Kernel, state: BuildState, feed: Feed, body: list[Stat
         waits: list[Statement] = [wait_full(feed, {})]
     elif not is_crossing and first < len(rest) and _walk_alike(state, feed, units, rest[first]):
         loads = _run_ahead(feed, units, rest[first])  # type: ignore[arg-type]
-        first, waits = first + 1, [WaitCopies(0, f"{feed.names()} loaded")]  # for readers behind
+        first, waits = first + 1, [WaitCopies(0, f"{feed.names()} loaded")]  # for later readers
     else:
         waits = [CommitCopies(), WaitCopies(0, f"{feed.names()} loaded")]
         if is_crossing:
@@ -176,12 +176,12 @@ def _place_single(kernel: Kernel, state: BuildState, feed: Feed, body: list[Stat
 
 
 WALK_AHEAD = 8
-"""Iterations of a loop over a row by which cp.async runs ahead of what first reads it. The row stays, so there is a place for each: more are asked for
-than memory needs to be busy, which costs no register."""
+"""How many iterations cp.async runs ahead of the first reader in a loop over a row. The whole row is kept, so this needs no extra memory and no registers; it
+is more than enough to keep memory busy."""
 
 
 def _walk_alike(state: BuildState, feed: Feed, units: Sequence[Statement], reader: Statement) -> bool:
-    """True when cp.async fills tensors in loops, may run ahead there, and the loop that reads them first needs in each iteration what one of theirs filled."""
+    """True if cp.async fills tensors in loops that may run ahead, and each iteration of the first reading loop needs what one iteration of theirs filled."""
     if not all(t.definition() is not None and t.definition().attributes.get(RUNS_AHEAD) for t in feed.tensors):  # type: ignore[union-attr]
         return False
     if feed.style != "cp_async" or not isinstance(reader, Loop) or reader.is_once or reader.unroll or reader.start is not ZERO:
@@ -193,7 +193,7 @@ def _walk_alike(state: BuildState, feed: Feed, units: Sequence[Statement], reade
 
 
 def _is_read_along(state: BuildState, tensor: TensorView, k: int, reader: Loop) -> bool:
-    """True when what reads `tensor` in the loop `reader` runs over its loop axis `k` there."""
+    """True if the readers of `tensor` in the loop `reader` iterate its loop axis `k` with that loop."""
     place = state.plan.groups[tensor][k]
     for consumer in [t for use in tensor.uses() for t in use.tensor_outputs]:
         groups = state.plan.groups[consumer]
@@ -206,7 +206,7 @@ def _is_read_along(state: BuildState, tensor: TensorView, k: int, reader: Loop) 
 
 
 def _run_ahead(feed: Feed, units: Sequence[Loop], reader: Loop) -> list[Statement]:
-    """Let the loads of an iteration be issued some iterations before the one of `reader` that waits for them; return the first loads."""
+    """Issue the loads of an iteration some iterations before the one of `reader` that waits for them; return the loads before the loop."""
     early = var(f"ahead_{feed.number}", extent=const(WALK_AHEAD))
     later = add(reader.index, WALK_AHEAD)
 
@@ -218,7 +218,7 @@ def _run_ahead(feed: Feed, units: Sequence[Loop], reader: Loop) -> list[Statemen
 
 
 def _place_rings(kernel: Kernel, state: BuildState, rings: list[Feed], body: list[Statement], loop: Loop, around: list[Statement]) -> None:
-    """Let loads run ahead in the loop; see the module."""
+    """Issue loads ahead in the loop (software pipelining); see the module."""
     if state.staying is not None and not (any(f.style == "plain" for f in rings)):
         _place_staying_rings(kernel, state, rings, body, loop, around)
         return
@@ -254,10 +254,10 @@ def _place_rings(kernel: Kernel, state: BuildState, rings: list[Feed], body: lis
 
 
 def _place_staying_rings(kernel: Kernel, state: BuildState, rings: list[Feed], body: list[Statement], loop: Loop, around: list[Statement]) -> None:
-    """The same for blocks that stay, whose threads meet once in each iteration, at a reduction.
+    """The same for staying blocks, whose threads have one barrier per iteration, in a reduction.
 
-    Loads by TMA are issued behind that barrier: the stage that was read before it is free then, and where a stage is also read behind it, that of the
-    iteration before. What a thread copies by cp.async and reads itself needs no barrier. Loops without such a reduction meet at their top.
+    Loads by TMA are issued after that barrier: the stage that was read before it is free then; if a stage is also read after it, the one of the previous
+    iteration is free. What a thread copies by cp.async and reads itself needs no barrier. Loops without such a reduction have a barrier at their top.
     """
     prologue: list[Statement] = []
     index = loop.index
@@ -296,7 +296,7 @@ def _place_staying_rings(kernel: Kernel, state: BuildState, rings: list[Feed], b
 
 
 def _meeting(body: list[Statement]) -> tuple[list[Statement], int | None]:
-    """Return where in a loop's body, or in what is unswitched there, all threads meet at a reduction: the list of statements, and the place in it."""
+    """Return the reduction across all threads in a loop's body, or in its unswitched part: the list of statements, and the position in it."""
     for n, s in enumerate(body):
         if isinstance(s, Reduce) and (s.workspace is not None or s.is_fused_cluster):
             return body, n
@@ -308,13 +308,13 @@ def _meeting(body: list[Statement]) -> tuple[list[Statement], int | None]:
 
 
 def _when(condition: Sym, body: list[Statement]) -> list[Statement]:
-    """`body` where `condition` holds, with variables of its own."""
+    """`body` under `condition`, with its own variables."""
     return [Block(body, condition)]
 
 
 # ---------------------------------------------------------------- bulk stores
 def place_bulk_store(kernel: Kernel, state: BuildState, tensor: TensorView) -> list[Statement]:
-    """Fence what threads write of `tensor` before it is stored in bulk, and keep it until the store has read it; return the wait at the kernel's end."""
+    """Put a fence between the writes of `tensor` and its bulk store, and a wait before it is overwritten; return the wait at the kernel's end."""
     nest, _ = stage_nest(state.plan, state.launch, tensor.definition(), tensor)  # type: ignore[arg-type]
     body, loop, _ = find_body(kernel.body, [g.index for g in nest], [tensor])
     store = next(s for s in walk(body) if isinstance(s, BulkCopy) and s.operands[0].buffer.tensor is tensor)  # type: ignore[union-attr]
@@ -329,7 +329,7 @@ def place_bulk_store(kernel: Kernel, state: BuildState, tensor: TensorView) -> l
     if loop is not None:
         meeting = next((n for n in range(writers[0] - 1, -1, -1) if isinstance(body[n], Reduce) and body[n].workspace is not None), None)  # type: ignore[attr-defined]
         wait = WaitStores(issuer, has_read=True, why=f"the last store has read T{tensor.name}")
-        if meeting is not None:  # its barrier tells the others
+        if meeting is not None:  # its barrier tells the other threads
             body[meeting:meeting] = [wait]
         else:
             body[writers[0] : writers[0]] = [wait, Sync(f"T{tensor.name} is free", tensors=(tensor,))]

@@ -22,7 +22,8 @@ class PassOutOfOrder(InternalError):
 
 @dataclass(frozen=True)
 class Contract:
-    """needs: promises of earlier passes that a pass relies on. gives: what holds from it on. before: promises that may not have been given yet."""
+    """needs: properties that earlier passes must have established. gives: properties that hold after it. before: properties that no earlier pass may have
+    established."""
 
     needs: frozenset[str] = frozenset()
     gives: frozenset[str] = frozenset()
@@ -46,7 +47,7 @@ def contract_of(function: Callable[..., Any]) -> Contract:
 
 
 def check_order(passes: Iterable[Callable[..., Any]]) -> None:
-    """Check that each pass follows those that give what it needs, and precedes those whose promises it would break. Errors: PassOutOfOrder."""
+    """Check that each pass follows those that establish what it needs, and precedes those whose properties it would break. Errors: PassOutOfOrder."""
     given: frozenset[str] = frozenset()
     for function in passes:
         contract = contract_of(function)

@@ -24,9 +24,8 @@ from .units import begins_anywhere, elems_beyond, skipped_elems
 
 # ---------------------------------------------------------------- bulk copies
 def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCopy:
-    """Return the copy of a contiguous piece of memory that `expr` is, its axes `lanes` at once.
-
-    A piece that runs past the end of the tensor is cut there. Errors: BadBulkCopy, BulkMisaligned.
+    """Return `expr` as a bulk copy of a contiguous piece of memory, all of its axes `lanes` at once. A piece that crosses the end of the tensor is cut there.
+    Errors: BadBulkCopy, BulkMisaligned.
     """
     output, source = expr.outputs[0], expr.tensor_inputs[0]
     assert isinstance(output, TensorView)
@@ -112,7 +111,7 @@ def _shared_index(state: BuildState, indexer: Indexer, tensor: TensorView, expr:
 
 
 def _cut(predicate: Sym, start: dict[Sym, Sym], lane: Sym, extent: Sym, tensor: TensorView) -> tuple[Sym, Sym, list[Sym]]:
-    """Return when the first element is inside, how many are, and what bounds their number."""
+    """Return the condition that the first element is inside, the number of elements inside, and the bounds on this number."""
     elems, kept, ends = extent, [], []
     for atom in conjuncts(predicate):
         if start.keys() & variables(atom):

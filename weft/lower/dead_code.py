@@ -8,7 +8,7 @@ from .kernel_ir import Access, Allocate, Buffer, Nest, Op, Statement, walk
 
 
 def drop_unread(body: list[Statement], own: Set[Buffer]) -> list[Statement]:
-    """Return a body without ops that write only what nothing in it reads, of the buffers that nothing outside of it reads (`own`)."""
+    """Return a body without dead ops: those that write only buffers of `own` (read by nothing outside) that nothing in the body reads."""
     while True:
         ops = [s for s in walk(body) if isinstance(s, Op)]
         unread = own - {o.buffer for s in ops for o in s.operands if isinstance(o, Access)}

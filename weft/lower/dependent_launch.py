@@ -20,16 +20,17 @@ _SET_UP = (
     Allocate, Let, LetRowEnd, Move, Repack, DeclareFlag, StartExchanges, StartScan, ClusterArrive, ClusterWait, InitBarrier, FenceSync, Sync, OneThread,
     ElectedThread,
 )  # fmt: skip
-"""Statements that touch no global memory, whatever they say; nests among them by what is in them."""
+"""Kinds of statements that never access global memory; for nests their bodies decide."""
 
 
 @lowering_pass(needs=["kernel head"], gives=["launch order"])
 def overlap_launches(kernel: Kernel, state: BuildState) -> Kernel:
-    """Wait for the kernel before in front of the first access to global memory, and let the next one start in front of the last stores.
+    """Insert the wait for the previous kernel before the first access to global memory, and the start of the next kernel before the last stores.
 
-    Before: the body is final.   After: in a kernel that overlaps, both stand at the top, where all threads come.
-    Here because: what a kernel does first is put in front by the pass before.
-    A kernel whose blocks meet is launched in one piece, and one that draws random numbers reads their seed before anything else: both start as usual.
+    Before: the body is final.   After: in a kernel that overlaps, both stand at the top level, where all threads execute them.
+    Here because: the previous pass inserts what a kernel does first.
+    A kernel with a grid-wide barrier needs a cooperative launch, and one that draws random numbers first reads the seed from global memory: both are launched
+    as usual.
     """
     if kernel.cooperative or any(isinstance(s, Op) and isinstance(s.expr, RandomOp) for s in walk(kernel.body)):
         kernel.overlaps = False
@@ -43,7 +44,7 @@ def overlap_launches(kernel: Kernel, state: BuildState) -> Kernel:
 
 
 def _is_set_up(statement: Statement) -> bool:
-    """True for a statement that touches no global memory."""
+    """True for a statement that does not access global memory."""
     if isinstance(statement, (Reduce, Scan, BulkCopy)):
         return isinstance(statement, Reduce) and not statement.grid_types and not _touches_global(statement)
     if isinstance(statement, Op):

@@ -18,10 +18,10 @@ from .state import BuildState
 
 @lowering_pass(before=["pipelines", "peeled rows", "unswitched", "grouped predicates"])
 def advance_lookups(kernel: Kernel, state: BuildState) -> Kernel:
-    """Move lookups of one element, whose positions an index gives, in front of the reductions across threads between the index and them.
+    """Move lookups of one element, whose position an index tensor gives, before the reductions across threads that separate them from the index.
 
-    Before: ops stand where their results are needed.   After: such a lookup stands in front of the first of these; where there is none, right behind its index.
-    Here because: each op stands once, loops over rows are as the schedule made them, and no load has a stage of a ring yet.
+    Before: ops stand where their results are needed.   After: such a lookup stands before the first of these reductions; without one, right after its index.
+    Here because: each op occurs once, loops over rows are as scheduled, and no load has a pipeline stage yet.
     """
     written = {out.buffer for s in walk(kernel.body) if isinstance(s, Op) for out in s.outputs}
     _advance(kernel.body, written)
@@ -49,7 +49,7 @@ def _is_movable(s: Op, written: set[Buffer]) -> bool:
 
 
 def _move(body: list[Statement], s: Op) -> None:
-    """Move a lookup behind the last statement that it depends on, if a reduction stands between."""
+    """Move a lookup directly after the last statement that it depends on, if a reduction is between them."""
     at = body.index(s)
     needed = {o.buffer for o in s.operands[1:] if isinstance(o, Access)}
     names = {v for value in expressions_of(s) for sym in values_of(value) for v in variables(sym)}
@@ -63,7 +63,7 @@ def _move(body: list[Statement], s: Op) -> None:
 
 
 def _gives(statement: Statement, buffers: set[Buffer], names: set[Sym]) -> bool:
-    """Tell whether something that a lookup needs comes from a statement, or from within it."""
+    """Tell whether a statement, or one inside it, computes something that a lookup needs."""
     for s in walk([statement]):
         if isinstance(s, Op) and any(out.buffer in buffers for out in s.outputs):
             return True

@@ -40,10 +40,10 @@ class BadRing(UserError):
 class Feed:
     """A set of tensors that are loaded into shared memory together: the producer of a software pipeline.
 
-    style: "tma", "cp_async" or "plain" (loads and stores of threads). stages: 1 where each load is waited for at once. warp: the async warp, None for the
-    threads that compute. nest: the loops around a load, outermost first, with unswitched ones of one iteration; `loops`: without these. groups: index of
-    such a loop of the tensors -> thread index of the readers that have it bound: compute groups, each with `stages` of its own. The other loops count the
-    uses of a stage; the last of them is that of the ring.
+    style: "tma", "cp_async" or "plain" (loads and stores of threads). stages: 1 if each load is waited for at once. warp: the async warp, None for the threads
+    that compute. nest: the loops around a load, outermost first, with unswitched ones of one iteration; `loops`: without these. groups: index of such a loop of
+    the tensors -> thread index that it is bound to in the readers: compute groups, each with its own `stages`. The other loops count the uses of a stage; the
+    last of them is the pipelined one.
     stage: the variable that the tensors' addresses use. full, empty: barriers, one per stage; None where there are none.
     """
 
@@ -74,13 +74,13 @@ class Feed:
 
     @property
     def slot(self) -> Sym:
-        """The stage number, from the indices of the loops. Each group has stages of its own, so that it sees every phase of their barriers."""
+        """The stage number, from the loop indices. Each group has its own stages, so that it sees every phase of their barriers."""
         index, count = self._group()
         return add(mul(mod(self._use(), self.stages), count), index)
 
     @property
     def phase(self) -> Sym:
-        """How often the stage was used before, by the indices of the loops: the phase of its barriers."""
+        """How often the stage was used before, from the loop indices: the phase of its barriers."""
         return floordiv(self._use(), self.stages)
 
     def _use(self) -> Sym:
@@ -118,9 +118,8 @@ def stage_position(tensor: TensorView) -> int:
 
 
 def plan_feeds(plan: LoopPlan, launch: dict[ParallelType, Sym]) -> dict[TensorView, Feed]:
-    """Return the feed of every tensor that is circular buffered, or loaded by TMA or cp.async.
-
-    Tensors of one kind in the same loops have one feed: a batch, with one barrier.
+    """Return the feed of every tensor that is circular buffered, or loaded by TMA or cp.async. Tensors of one kind in the same loops share a feed and its
+    barrier.
     Errors: BadRing, BadBulkCopy, BadAsyncCopy.
     """
     by_key: dict[tuple[object, ...], Feed] = {}
@@ -144,7 +143,7 @@ def plan_feeds(plan: LoopPlan, launch: dict[ParallelType, Sym]) -> dict[TensorVi
                     continue
         key = (style, stages, prefetch, warp, tuple(id(g) for g in nest), tuple(groups.items()), id(tensor) if warp is None and style == "plain" else 0)
         if style == "plain" and warp is not None:
-            key = (*key, id(tensor))  # what another role hands on has a barrier of its own
+            key = (*key, id(tensor))  # data from another role has its own barrier
         if key not in by_key:
             by_key[key] = Feed(len(by_key), style, stages, prefetch, warp, nest, groups)
         by_key[key].tensors.append(tensor)
@@ -153,7 +152,7 @@ def plan_feeds(plan: LoopPlan, launch: dict[ParallelType, Sym]) -> dict[TensorVi
 
 
 def _style(expr: Expr, tensor: TensorView) -> str:
-    """Return how `expr` loads into shared memory, "" when it is no such load."""
+    """Return how `expr` loads into shared memory, "" if it is no such load."""
     if not isinstance(expr, LoadStoreOp):
         return ""
     source = expr.tensor_inputs[0].memory_type
@@ -174,7 +173,7 @@ def _style(expr: Expr, tensor: TensorView) -> str:
 
 
 def stage_nest(plan: LoopPlan, launch: dict[ParallelType, Sym], expr: Expr, tensor: TensorView) -> tuple[tuple[LoopGroup, ...], dict[Sym, Sym]]:
-    """Return the loops around one load of `tensor`, as `Feed.nest`, and which of them its readers have bound to threads instead."""
+    """Return the loops around one load of `tensor`, as `Feed.nest`, and those of them that are bound to threads in its readers."""
     position = stage_position(tensor)
     inside = {id(g) for g in plan.groups[tensor][position:]}
     around = [g for g in plan.nest(expr) if not g.parallel.is_bound and id(g) not in inside]

@@ -17,17 +17,17 @@ from .state import BuildState
 
 @lowering_pass(needs=["unrolled"])
 def fold_runs(kernel: Kernel, state: BuildState) -> Kernel:
-    """Give each fold of a state that takes runs its number in the unrolled loops around it that fold into the same state.
+    """Number the reductions in unrolled loops that fold into the same state, if the state can fold a run of elements at once.
 
-    Before: a fold stands alone.   After: `Op.run` of those in such loops has the number and how many there are.
-    Here because: what is left of predicates stands around ops, and a loop whose count is a constant says so.
+    Before: each element is folded by itself.   After: `Op.run` has the number and the length of the run.
+    Here because: remaining predicates are Ifs around ops, and loops are marked as unrolled.
     """
     _runs(kernel.body, [])
     return kernel
 
 
 def _runs(body: list[Statement], loops: list[Loop]) -> None:
-    """loops: those around `body` with nothing else around them, outermost first; each is unrolled."""
+    """loops: the unrolled loops around `body` with nothing between them, outermost first."""
     for s in body:
         if isinstance(s, Loop) and s.unroll and s.start is ZERO:
             _runs(s.body, [*loops, s])
@@ -38,7 +38,7 @@ def _runs(body: list[Statement], loops: list[Loop]) -> None:
 
 
 def _takes_runs(s: Op) -> bool:
-    """True for a fold of a single element, which no predicate keeps out, into a state in registers."""
+    """True for an unpredicated fold of a single element into a state in registers."""
     if type(s) is not Op or not isinstance(s.expr, ReductionOp) or s.predicate is not TRUE or s.vector_elems != 1 or s.at_row_end is not None:
         return False
     monoid, output = MONOIDS[s.expr.attributes["kind"]], s.outputs[0].buffer
@@ -48,7 +48,7 @@ def _takes_runs(s: Op) -> bool:
 
 
 def _give_run(s: Op, loops: list[Loop]) -> None:
-    """Let `s` know its number in the outermost loop where all that is folded into its state is folded by it."""
+    """Number `s` within the outermost loop in which only `s` folds into its state."""
     number: Sym = ZERO
     count = 1
     for loop in loops:

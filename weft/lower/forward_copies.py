@@ -17,12 +17,12 @@ from .kernel_ir import Access, Allocate, Buffer, Kernel, Move, Nest, Op, Repack,
 from .state import BuildState
 
 Path = tuple[int, ...]
-"""Where a statement stands: its number in each body around it, outermost first."""
+"""The place of a statement: its index in each enclosing body, outermost first."""
 
 
 @dataclass
 class _Uses:
-    """Where one buffer is allocated, written and read; other: something else is done with it."""
+    """Where a buffer is allocated, written and read; other: it is used in another way."""
 
     allocated: list[Path] = field(default_factory=list)
     written: list[Path] = field(default_factory=list)
@@ -34,8 +34,8 @@ class _Uses:
 def forward_copies(kernel: Kernel, state: BuildState) -> Kernel:
     """Drop copies of one register to another: repeated, expanded and squeezed values.
 
-    Before: each expression has a buffer of its own.   After: a value that is the same for each element of an axis is read where it was computed.
-    Here because: each op stands once, and what it does at the end of a row is not a statement of its own yet.
+    Before: each expression has a buffer of its own.   After: a value that is equal for all elements of an axis is read from the register where it was computed.
+    Here because: each op occurs once, and its work at the end of a row is no separate statement yet.
     """
     uses = _uses(kernel.body)
     gone: set[Buffer] = set()
@@ -55,7 +55,7 @@ def forward_copies(kernel: Kernel, state: BuildState) -> Kernel:
 
 
 def _is_copy(op: Op) -> bool:
-    """True for an op that takes over one register as it is."""
+    """True for an op that copies one register unchanged."""
     if type(op) is not Op or op.vector_elems != 1 or not isinstance(op.operands[0], Access):
         return False
     if isinstance(op.expr, LoadStoreOp):

@@ -29,10 +29,10 @@ BARRIER = WorkBuffer("grid_barrier", DataType.Int32, const(2), zeroed=True)
 
 @lowering_pass(gives=["grid sync"], before=["workspaces", "block syncs"])
 def insert_grid_sync(kernel: Kernel, state: BuildState) -> Kernel:
-    """Let all blocks meet between what writes tensors in global memory and what other threads read of them.
+    """Insert a grid-wide barrier between the writes of tensors in global memory and their reads by other threads.
 
-    Before: the body has no barrier.   After: statements that need what was written stand behind one barrier of the grid, in their order; the tensors are
-    scratch memory.
+    Before: the body has no barrier.   After: statements that read what was written stand after one grid-wide barrier, in their order; the tensors are scratch
+    memory.
     Here because: the order of statements at the top is final afterwards, and block barriers are placed by it.
     Errors: MeetingInLoop.
     """
@@ -66,7 +66,7 @@ def insert_grid_sync(kernel: Kernel, state: BuildState) -> Kernel:
 
 
 def _joined(statements: list[Statement]) -> list[Statement]:
-    """Fuse neighbouring independent loops of the same length: partial results of the blocks are then read side by side."""
+    """Fuse neighbouring independent loops of the same length, so that they read the blocks' partial results together."""
     out: list[Statement] = []
     for s in statements:
         last = out[-1] if out else None

@@ -16,12 +16,12 @@ from .state import BuildState
 
 
 def managed(kernel: Kernel, state: BuildState) -> set[TensorView]:
-    """Tensors in shared memory whose barriers are placed here, not by `insert_block_syncs`."""
+    """Tensors in shared memory whose barriers the pipeline places, not `insert_block_syncs`."""
     return set(state.feeds) | set(bulk_stored(kernel))
 
 
 def bulk_stored(kernel: Kernel) -> list[TensorView]:
-    """Tensors in shared memory that bulk copies take to global memory."""
+    """Tensors in shared memory that bulk copies store to global memory."""
     found: dict[TensorView, None] = {}
     for s in walk(kernel.body):
         if isinstance(s, BulkCopy) and s.outputs[0].buffer.memory is MemoryType.global_:
@@ -30,7 +30,7 @@ def bulk_stored(kernel: Kernel) -> list[TensorView]:
 
 
 def touched(statement: Statement) -> tuple[set[TensorView], set[TensorView]]:
-    """Return what a statement reads and writes, with all inside it."""
+    """Return the tensors that a statement, and all inside it, reads and writes."""
     reads: set[TensorView] = set()
     writes: set[TensorView] = set()
     for inner in walk([statement]):

@@ -28,7 +28,7 @@ class Placed:
 
     @property
     def choices(self) -> list[Sym]:
-        """What of the predicate chooses one of those who would all do the same."""
+        """The conditions of the predicate that select one of several threads that would do the same."""
         return [c for c in conjuncts(self.op.predicate) if c.op == "eq" or c.op == "var" and c.dtype is DataType.Bool]
 
     def reads(self, tensor: TensorView) -> bool:
@@ -40,12 +40,12 @@ class Placed:
 
 @lowering_pass(needs=["workspaces"], before=["pipelines", "grouped predicates"])
 def restrict_aliased_loads(kernel: Kernel, state: BuildState) -> Kernel:
-    """Let a value that only one thread stores be loaded and computed by that thread only, where it comes from an input that an output is written into.
+    """Let only the storing thread load and compute a value that comes from an input that an output is written into.
 
     Before: T7 = T1[row] in all threads of a row;  if threadIdx.x == 0: T1[row] = f(T7), which races with the loads of the other threads.
     After: if threadIdx.x == 0: T7 = T1[row]. `kernel.in_place` has the positions of the aliased outputs that may be written in place: of each element
     of the input, one thread makes the only load, or all loads come before the block that stores is known to be the last.
-    Here because: the flags of last blocks are part of the predicates, and loads are not doubled by prefetching yet.
+    Here because: the flags of last blocks are part of the predicates, and prefetching has not duplicated loads yet.
     """
     fusion = state.fusion
     outputs = [(n, out, fusion.aliases[out]) for n, out in enumerate(fusion.outputs()) if out in fusion.aliases]
@@ -68,7 +68,7 @@ def _ops(body: list[Statement], loops: tuple[Loop, ...] = ()) -> Iterator[tuple[
 
 
 def _restrict(ops: list[Placed], source: TensorView, flags: dict[str, Placed]) -> None:
-    """Give the ops that compute in registers from `source` the choices that all their readers share, last ops first."""
+    """Add to the ops that compute in registers from `source` the conditions that all their readers share, last ops first."""
     chain = {source}
     for placed in ops:
         if isinstance(placed.op.expr, (LoadStoreOp, PointwiseOp)) and any(placed.reads(t) for t in chain):
@@ -86,7 +86,7 @@ def _restrict(ops: list[Placed], source: TensorView, flags: dict[str, Placed]) -
 
 
 def _is_known(choice: Sym, placed: Placed, readers: list[Placed], indices: set[Sym], flags: dict[str, Placed]) -> bool:
-    """True when a choice of the readers means the same where the op stands: it comes after the flag, and inside the same loops."""
+    """True if a condition of the readers is valid at the op, too: the op is after the flag, and inside the same loops."""
     if choice.op == "var":
         return flags[str(choice.payload)].position < placed.position
     needed = variables(choice) & indices
@@ -95,13 +95,13 @@ def _is_known(choice: Sym, placed: Placed, readers: list[Placed], indices: set[S
 
 
 def _is_loaded_once(state: BuildState, ops: list[Placed], source: TensorView, output: TensorView, flags: dict[str, Placed]) -> bool:
-    """True when no thread can load an element of `source` that another one, or an earlier op, has overwritten with `output`."""
+    """True if no thread can load an element of `source` after another one, or an earlier op, has overwritten it with `output`."""
     loads = [p for p in ops if p.reads(source)]
     stores = [p for p in ops if p.writes(output)]
     if len(loads) > 1:
         return False
     choices = dict.fromkeys(c for store in stores for c in store.choices)
-    single = {_first(state, kind) for kind in state.launch}  # of the store: that a bulk copy has one issuer says nothing of who loads
+    single = {_first(state, kind) for kind in state.launch}  # of the store: the single issuer of a bulk copy does not say which threads load
     for load in loads:
         awaited = [flags[str(c.payload)] for c in choices if c.op == "var" and load.position < flags[str(c.payload)].position]
         last = {reduce.op.last_flag for reduce in awaited}  # type: ignore[attr-defined]
@@ -114,7 +114,7 @@ def _is_loaded_once(state: BuildState, ops: list[Placed], source: TensorView, ou
 
 
 def _choices_of_a_single_load(state: BuildState, output: TensorView, ordered: set[ParallelType]) -> list[Sym]:
-    """Conditions that leave one thread of those that load the same element into `output`, but for the blocks of `ordered`.
+    """Conditions that leave one thread of those that load the same element into `output`, except for the blocks of `ordered`.
 
     In shared memory, an element has one writer in a block anyway.
     """

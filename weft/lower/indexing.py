@@ -37,13 +37,13 @@ class Indexer:
     ) -> None:  # fmt: skip
         """fixed: axes whose index is 0 (the lanes of a vector); launch: iterations per bound parallel type.
 
-        at_row_end: not for the loops over a phased row, but for this thread's element at the ends of that row.
-        twofold: loops among `groups` that say less of a tensor than of what they run over; `wide` is their own indexer.
+        at_row_end: indices of this thread's element at the ends of a phased row, instead of the loops over that row.
+        twofold: loops among `groups` that iterate more than the tensor's own axes; `wide` is the indexer for all that they iterate.
         """
         self.maps, self.table, self.divisors, self.at_row_end = maps, table, divisors, at_row_end
         self.is_phased = False  # an index depends on a phased split
         self.last_of_vector: dict[IterDomain, Sym] = {}  # in pieces of phased rows: the index of the last lane
-        self.repeats: dict[IterDomain, Sym] = {}  # of an overlapping split's source: that the element is the first of its repetitions
+        self.repeats: dict[IterDomain, Sym] = {}  # of an overlapping split's source: the condition that this is the first copy of the element
         self.groups, self.launch = list(groups), launch
         self.known: dict[IterDomain, Sym] = {}
         self.bounds: dict[IterDomain, list[Sym]] = {}
@@ -63,7 +63,7 @@ class Indexer:
             self._take(axis)
 
     def _take(self, axis: IterDomain) -> None:
-        """Know `axis` as the wide loops have it."""
+        """Take the index of `axis` from the wide loops."""
         value, key = self.wide.find(axis), self.maps.almost_exact(axis)
         self.is_phased |= self.wide.is_phased
         self.repeats |= self.wide.repeats
@@ -72,25 +72,25 @@ class Indexer:
             self.bounds[key] = list(self.wide.bounds.get(key, ()))
 
     def axis_index(self, axis: IterDomain, tensor: TensorView) -> Sym:
-        """Return the index of `axis`; raise NoIndex when the loops do not determine it."""
+        """Return the index of `axis`; raise NoIndex if the loops do not determine it."""
         found = self.find(axis)
         if found is None:
             raise NoIndex(loops=[str(g.axis) for g in self.groups], axis=axis, tensor=tensor)
         return found
 
     def find(self, axis: IterDomain) -> Sym | None:
-        """Return the index of `axis`, or None when the loops do not determine it."""
+        """Return the index of `axis`, or None if the loops do not determine it."""
         return ZERO if axis.is_broadcast() else self._solve(self.maps.almost_exact(axis))
 
     def at_first(self, absent: Iterable[IterDomain]) -> "Indexer":
-        """Return an indexer of the same loops where the classes of `absent`, over which these do not run, have index 0."""
+        """Return an indexer of the same loops with index 0 for the classes of `absent`, which the loops do not iterate."""
         made = Indexer(self.maps, self.table, self.groups, self.divisors, self.launch, self.lanes, at_row_end=self.at_row_end, twofold=self.twofold)
         for axis in absent:
             made.known[self.maps.almost_exact(axis)] = ZERO
         return made
 
     def guard(self, axes: Iterable[IterDomain]) -> Sym:
-        """Return the predicate that the loops' overrun needs for the classes of `axes`, which have been solved."""
+        """Return the bounds checks for the classes of `axes`, whose indices are known, if the loops go beyond their extents."""
         parts: list[Sym] = []
         for axis in axes:
             parts.extend(self.bounds.get(self.maps.almost_exact(axis), ()))
@@ -115,7 +115,7 @@ class Indexer:
         return None
 
     def _value(self, axis: IterDomain, key: IterDomain) -> Sym | None:
-        """Index of a neighbour axis; its bounds are handed on to `key`."""
+        """Index of a neighbour axis; its bounds become bounds of `key`."""
         if axis.is_broadcast():
             return ZERO
         other = self.maps.almost_exact(axis)
@@ -161,13 +161,12 @@ class Indexer:
         return floordiv(value, inner.sym) if role == "outer" else mod(value, inner.sym)
 
     def _through_phased_split(self, split: Split, key: IterDomain) -> Sym | None:
-        """The index of the source; it is bounded by the last lane of the vector, so that vectors are whole.
-
-        The source may be a block's piece of a row: its last vector then ends behind the piece as far as its first one begins in it, and the row is bounded.
+        """The index of the source; the last lane of the vector is bounded, so that vectors are whole. If the source is a block's piece of a row, its vectors
+        are shifted: the last one ends after the piece, and the bound is that of the row.
         """
         outer = self._value(split.outer(), key)
         lane = self._value(split.inner(), key) if outer is not None else None
-        if outer is None or lane is None:  # a split of another tensor, whose loops these are not
+        if outer is None or lane is None:  # a split of another tensor, with other loops
             return None
         self.is_phased = True
         piece = split.source().definition()
@@ -195,7 +194,7 @@ class Indexer:
         return add(first, lane)
 
     def _through_overlapping_split(self, split: Split, key: IterDomain) -> Sym | None:
-        """The index of the source: the last part is moved back to where it is whole."""
+        """The index of the source: the last part is moved back so that it is whole and overlaps the one before."""
         outer = self._value(split.outer(), key)
         lane = self._value(split.inner(), key) if outer is not None else None
         if outer is None or lane is None:
@@ -206,7 +205,7 @@ class Indexer:
         return found
 
     def _bound_source(self, key: IterDomain, value: Sym, extent: Sym, implied: Sym) -> None:
-        """Guard a split's source; an outer part beyond its own extent puts the source beyond its extent too, so that bound goes."""
+        """Add a bounds check for a split's source. It also covers the outer part, whose own check is dropped."""
         bounds = [b for b in self.bounds.get(key, ()) if b is not implied]
         bound = less(self._without_lane(value, extent), extent)
         if bound is not TRUE and bound not in bounds:
@@ -214,7 +213,7 @@ class Indexer:
         self.bounds[key] = bounds
 
     def _without_lane(self, value: Sym, extent: Sym) -> Sym:
-        """Return the position of the vector that `value` is in, where vectors divide `extent`: it is inside if, and only if, `value` is."""
+        """Return the start of the vector that contains `value`, if vectors divide `extent`: it is inside if and only if `value` is."""
         divisor = self.divisors.get(extent, 1)
         for lane in variables(value) if divisor > 1 else ():
             lanes = int(lane.extent.value) if lane.extent is not None and lane.extent.is_const else 1  # type: ignore[arg-type]

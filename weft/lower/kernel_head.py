@@ -16,17 +16,17 @@ PADDED_LAYOUTS = (SWIZZLED, COLUMNS, GROUPED, PADDED_COLUMNS, *PADDED)
 
 @lowering_pass(needs=["workspaces", "unswitched"], gives=["kernel head"])
 def begin_kernel(kernel: Kernel, state: BuildState) -> Kernel:
-    """Put in front what later statements rely on, and behind all what fills the places between scales.
+    """Insert the declarations and initializations at the kernel's start, and the zeros of the padding between scales at its end.
 
-    Before: the body is final but for that.   After: every flag, exchange and carry that a statement uses is declared and started at the top; the first
-    reduction in a cluster waits until all of its blocks have started.
-    Here because: which reductions are left, and how often, is known. Zeros stand behind all else where every thread comes there with its registers, which
-    async warps do not: in front, loads wait for code that few kernels run.
+    Before: the rest of the body is final.   After: every flag, exchange and carry that a statement uses is declared and started at the top; the first reduction
+    in a cluster waits until all of its blocks have started.
+    Here because: the remaining reductions, and how often each occurs, are known. The zeros are written at the end if all threads get there with their registers
+    (async warps do not): at the start, loads would wait for this code.
     """
     reductions = [s for s in walk(kernel.body) if isinstance(s, Reduce)]
     head: list[Statement] = [DeclareFlag(flag) for flag in dict.fromkeys(s.last_flag for s in reductions if s.last_flag)]
     across = [s for s in reductions if s.is_cluster and (s.turn is not None or s in kernel.body)]
-    across = list({s.exchange: s for s in across}.values())  # unswitched nests have each twice
+    across = list({s.exchange: s for s in across}.values())  # unswitched nests contain each twice
     if across:
         head.append(StartExchanges(across))
     if any(s.turn is not None for s in across):

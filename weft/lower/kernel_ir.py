@@ -22,8 +22,8 @@ from .program import TensorMapParam
 class Buffer:
     """Storage of one tensor inside the kernel, or a global tensor argument.
 
-    elems: number of elements (Sym; constant for registers). end_elems: those for the ends of phased rows, which `peel_rows` adds. offset_bytes: place in shared
-    memory. align_elems: required vector alignment.
+    elems: number of elements (Sym; constant for registers). end_elems: elements for the ends of phased rows, which `peel_rows` adds. offset_bytes: offset in
+    shared memory. align_elems: required vector alignment.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Loop(Nest):
 
     @property
     def is_once(self) -> bool:
-        """True if the text has no loop for it: it has no index, and only marks what is unswitched."""
+        """True if no loop is generated for it: it has no index, and only marks an unswitched nest."""
         return self.index is ZERO
 
 
@@ -181,13 +181,13 @@ class Op(Statement):
     predicate: Sym = TRUE
     vector_elems: int = 1
     element: Sym = ZERO  # random ops and iota: the linear logical index of the element
-    at_row_end: "Op | None" = None  # the same on this thread's element at the ends of a phased row
+    at_row_end: "Op | None" = None  # the same op on this thread's element at the ends of a phased row
     is_shifted: bool = False  # a load of a vector that begins at any element
     inside: Sym = TRUE  # a masked lookup: whether its position is in the source; one element per block: whether this is the one
     mask: Sym = TRUE  # a `where`: holds wherever it takes its second operand
     taken: tuple[Sym, ...] = ()  # a `where` on positions: when some lane of a vector may take its second operand, and when all lanes do
     is_ahead: bool = False  # a load of an element that is used an iteration later
-    run: tuple[Sym, int] | None = None  # of a fold: its number among those that follow each other into one state, and how many they are
+    run: tuple[Sym, int] | None = None  # of a fold: its number in a run of folds into one state, and the length of the run
 
 
 @dataclass(eq=False)
@@ -207,8 +207,8 @@ class RowLoad(Op):
 class TurnTile(Op):
     """Copies a tile of `tile_elems` rows and columns from memory to memory, transposed, by all threads. Accesses are of its first element.
 
-    to_step: from a column to the next in the output. from_step: from a row to the next in the source. rows, columns: from the tile's first on. first_row:
-    its number. lanes: of a warp that write neighbouring vectors. workspace: shared memory.
+    to_step: elements from a column to the next in the output. from_step: from a row to the next in the source. rows, columns: remaining, from the tile's first
+    one. first_row: index of the first row. lanes: number of lanes of a warp that write neighbouring vectors. workspace: shared memory.
     """
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = (*Op.EXPRESSIONS, "to_step", "from_step", "rows", "columns", "first_row")
@@ -240,14 +240,15 @@ class ThreadGroup:
 
 @dataclass(eq=False)
 class BlockFold(Op):
-    """A reduction over blocks of neighbouring elements, of which each of `lanes` neighbouring lanes has a part; with several lanes, all threads execute it."""
+    """A reduction over blocks of neighbouring elements, each of `lanes` neighbouring lanes has a part of a block; with several lanes, all threads execute
+    it."""
 
     lanes: int = 1
 
 
 @dataclass(eq=False)
 class MagnitudeFold(Op):
-    """Updates maxima in registers with the operand's magnitude, NaN excepted: of one element, or of neighbours, each with its own maximum."""
+    """Updates maxima in registers with the operand's magnitude, ignoring NaN: of one element, or of neighbours, each with its own maximum."""
 
 
 @dataclass(eq=False)
@@ -275,12 +276,12 @@ class StoreScales(Op):
 class Reduce(Op):
     """A reduction across threads, and across blocks when `grid_types`: executed by all threads, the predicate selects the contributing ones.
 
-    thread_types, grid_types: the parallel types that are reduced over. group_elems: values reduced together (an array).
+    thread_types, grid_types: the parallel types of the reduction axes. group_elems: values reduced together (an array).
     is_cluster: the blocks are one cluster and exchange results through `exchange` in shared memory;
-    is_fused_cluster: their warps do so directly. workspace: shared-memory buffer. last_flag: name
-    of the bool that says that this block holds the grid's result. Several outputs: as many reductions, folded together.
-    turn: counts the iterations, modulo 2 within a block: they have two workspaces (exchanges) in turn, so that no barrier stands at their end.
-    half: where other statements stand between its halves (`run_behind`): "hand over", which needs the operands, or "take", which has the results.
+    is_fused_cluster: their warps do so directly. workspace: shared-memory buffer. last_flag: name of the bool that is true in the block that holds the grid's
+    result. Several outputs: as many reductions, done together.
+    turn: counts the iterations, modulo 2 within a block: they alternate between two workspaces (exchanges), so that no barrier is needed at their end. half: if
+    other statements stand between its halves (`run_behind`): "hand over", which reads the operands, or "take", which returns the results.
     """
 
     thread_types: tuple[ParallelType, ...] = ()
@@ -293,7 +294,7 @@ class Reduce(Op):
     last_flag: str = ""
     is_cluster: bool = False
     is_fused_cluster: bool = False
-    awaits_cluster: bool = False  # it is the first to write into other blocks, which have started by then
+    awaits_cluster: bool = False  # the first write into other blocks: waits until they have started
     exchange: Buffer | None = None
     in_loop: bool = False
     turn: "Sym | None" = None
@@ -333,8 +334,8 @@ class TensorTile:
 class BulkCopy(Op):
     """A copy of `elems` elements between global and shared memory, issued by one thread. barrier: the mbarrier that a load completes on.
 
-    tile: for a piece that is not contiguous. counts_itself: the load announces its bytes to the barrier. skipped: the piece begins so many elements
-    after the start of a 16-byte unit, and whole units are loaded; None if the piece consists of whole units.
+    tile: for a piece that is not contiguous. counts_itself: the load announces its bytes to the barrier. skipped: elements between the start of a 16-byte unit
+    and the start of the piece, if whole units around it are loaded; None if the piece consists of whole units.
     """
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = (*Op.EXPRESSIONS, "elems", "tile", "skipped")
@@ -416,12 +417,12 @@ class Kernel:
     block_limits: list[tuple[str, Sym, int]] = field(default_factory=list)  # (thread index, threads wanted, threads fixed)
     in_place: tuple[int, ...] = ()
     cooperative: bool = False
-    keeps_places: bool = False  # what is the same in all iterations of a loop over registers is added to addresses in front of it, see `codegen.places`
-    sums_offsets: bool = False  # offsets are added up as integers before they meet an address; the compiler adds each to 64 bits where it is left to it
-    overlaps: bool = False  # it may start before the kernel in front of it has ended
+    keeps_places: bool = False  # address terms that a loop over registers does not change are added before it, see `codegen.places`
+    sums_offsets: bool = False  # offsets are added as integers first; otherwise the compiler adds each to the 64-bit address
+    overlaps: bool = False  # dependent launch: it may start before the previous kernel has ended
     cluster: tuple[int, int, int] = (1, 1, 1)
-    compute_block: tuple[Sym, Sym, Sym] | None = None  # the block without async warps, in a kernel that has such
-    exact_threads: int | None = None  # the compiler is told that the block has so many: setmaxnreg gives out all registers of a multiprocessor
+    compute_block: tuple[Sym, Sym, Sym] | None = None  # the block without async warps, in a kernel with async warps
+    exact_threads: int | None = None  # the exact block size, for the compiler: setmaxnreg distributes all registers of a multiprocessor
 
 
 def is_collective(statement: Statement) -> bool:
@@ -454,7 +455,7 @@ def values_of(value: object) -> Iterator[Sym]:
 
 
 def expressions_of(s: Statement) -> Iterator[Sym]:
-    """The scalar expressions of a statement over what is defined outside of it."""
+    """The scalar expressions of a statement that refer to outer variables."""
     for name in s.EXPRESSIONS:
         yield from values_of(getattr(s, name))
 

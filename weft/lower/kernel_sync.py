@@ -23,7 +23,7 @@ class Sync(Statement):
 
     why: str = ""
     group: ThreadGroup | None = None
-    tensors: tuple[TensorView, ...] = ()  # what the threads hand each other
+    tensors: tuple[TensorView, ...] = ()  # the tensors that threads exchange
 
 
 @dataclass(eq=False)
@@ -87,7 +87,7 @@ class WaitStage(Statement):
 
 @dataclass(eq=False)
 class ReleaseStage(Statement):
-    """Arrive at a barrier, each thread for itself: this warp has written, or read, the stage."""
+    """Each thread of this warp arrives at a barrier: it has written, or read, the stage."""
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = ("barrier",)
 
@@ -132,7 +132,7 @@ class Role(Nest):
 class BlockShape:
     """The block of a kernel with async warps. compute: the threads that compute, by dimension; pad: those added along `axis` for async warps.
 
-    registers: of an async thread and of one that computes, None for the same of both.
+    registers: of an async thread and of a compute thread, None if both have the same number.
     """
 
     axis: ParallelType
@@ -152,7 +152,7 @@ class BlockShape:
 
 @dataclass(eq=False)
 class Roles(Nest):
-    """The branches of a kernel with async warps, in `body`: a Role for each of these warps, and last that of the threads that compute."""
+    """The branches of a kernel with async warps, in `body`: a Role for each of these warps, and last that of the compute threads."""
 
     shape: BlockShape
     body: list[Statement]

@@ -14,7 +14,7 @@ from .kernel_sync import (
 
 
 def body_text(body: list[Statement], indent: int = 0) -> str:
-    """Return a line per statement, with what is inside indented below it."""
+    """Return a line per statement, with nested statements indented below it."""
     lines: list[str] = []
     pad = "  " * indent
     for s in body:
@@ -68,7 +68,7 @@ def _place(place: Access) -> str:
 
 
 def _sync(s: Statement) -> str:
-    """The line of what threads wait by."""
+    """The line of a synchronization statement."""
     if isinstance(s, Sync):
         return "sync" if s.group is None else f"sync {s.group.threads} threads at barrier {s.group.barrier} + {s.group.index}"
     if isinstance(s, OneThread):

@@ -17,10 +17,11 @@ from .state import BuildState
 
 @lowering_pass(needs=["pipelines", "unswitched"], before=["grouped predicates"])
 def write_known_sizes(kernel: Kernel, state: BuildState) -> Kernel:
-    """Put the numbers of `StayingBlocks.sizes` into the addresses of ops.
+    """Replace sizes in the addresses of ops by the constants of `StayingBlocks.sizes`.
 
-    Before: addresses name sizes.   After: those of known sizes are numbers there, and `kernel.assumptions` says so; bounds and counts name them as before.
-    Here because: statements stand where they stay, so that each address is written once.
+    Before: addresses contain symbolic sizes. After: known sizes are constants there, and `kernel.assumptions` has the conditions; bounds and loop counts stay
+    symbolic.
+    Here because: statements are in their final places, so each address occurs once.
     """
     staying = state.staying
     if staying is None:

@@ -50,9 +50,8 @@ def check_lanes(expr: Expr, output: TensorView, lanes: list[int], vector: Sym, m
 
 
 def lane_stride(lane: IterDomain, strides_of: Mapping[IterDomain, Sym], maps: AxisMaps, table: TransformTable) -> Sym | None:
-    """Return how many elements lie from one lane to the next in a tensor whose axes have `strides_of`; None when its axes are not found.
-
-    A lane is the innermost part of what it was split from, and this of what it was merged into, up to an axis of the tensor.
+    """Return the distance in elements between neighbouring lanes in a tensor whose axes have `strides_of`; None if its axes are not found. Follows the lane
+    axis through innermost splits and merges up to an axis of the tensor.
     """
     strides = {maps.almost_exact(axis): stride for axis, stride in strides_of.items() if not axis.is_broadcast()}
     waiting, seen = [maps.almost_exact(lane)], set()
