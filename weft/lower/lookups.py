@@ -19,12 +19,12 @@ from .indexing import Indexer
 
 
 def position_variable(lookup: LookupOp, operand: int) -> Sym:
-    """The position that index tensor `operand` gives, as a variable of the kernel."""
+    """The position read from index tensor `operand`, as a variable of the kernel."""
     return var(f"at{operand}_T{lookup.outputs[0].name}", lower=-(1 << 62))
 
 
 def _positions(lookup: LookupOp) -> Iterator[tuple[IterDomain, object]]:
-    """The axes of the source that have more than one element in memory, or could have, with their positions."""
+    """The axes of the source that have, or may have, more than one element in memory, with their positions."""
     return ((axis, place) for axis, place in zip(no_reductions(lookup.source.get_logical_domain()), lookup.positions))
 
 
@@ -39,7 +39,7 @@ def _position(indexer: Indexer, lookup: LookupOp, place: object) -> Sym:
 
 
 def lookup_index(indexer: Indexer, lookup: LookupOp) -> Sym:
-    """Return the element of the source that the loops around read."""
+    """Return the element of the source that is read in the enclosing loops."""
     strides = lookup.source.strides()
     index: Sym = ZERO
     for axis, place in _positions(lookup):
@@ -49,12 +49,12 @@ def lookup_index(indexer: Indexer, lookup: LookupOp) -> Sym:
 
 
 def scatter_variable(expr: ScatterStoreOp) -> Sym:
-    """The position that the index tensor gives, as a variable of the kernel."""
+    """The position read from the index tensor, as a variable of the kernel."""
     return var(f"at_T{expr.outputs[0].name}", lower=0)
 
 
 def scattered_index(indexer: Indexer, expr: ScatterStoreOp) -> Sym:
-    """Return the element of the memory that the loops around write."""
+    """Return the element of the memory that is written in the enclosing loops."""
     output, strides = expr.tensor_outputs[0], expr.memory.strides()
     index: Sym = ZERO
     for dim, (axis, target) in enumerate(zip(output.get_logical_domain(), no_reductions(expr.memory.get_logical_domain()))):
@@ -64,7 +64,7 @@ def scattered_index(indexer: Indexer, expr: ScatterStoreOp) -> Sym:
 
 
 def with_known_divisors(index: Sym, divisors: dict[Sym, int]) -> Sym:
-    """Return an index with (8 a + i) % n as (8 a) % n + i, for i < 8 and n that 8 divides: lanes of a vector have one remainder to compute."""
+    """Return an index with (8 a + i) % n as (8 a) % n + i, for i < 8 and n that 8 divides: the lanes of a vector share the remainder."""
     if index.op in ("add", "mul"):
         return rebuild(index, [with_known_divisors(a, divisors) for a in index.args])
     if index.op not in ("mod", "floordiv"):
@@ -79,7 +79,7 @@ def with_known_divisors(index: Sym, divisors: dict[Sym, int]) -> Sym:
 
 
 def source_strides(lookup: LookupOp) -> dict[IterDomain, Sym]:
-    """Return how far apart in the source neighbours along each axis of the result lie; 0 where an index tensor says."""
+    """Return the stride in the source of each axis of the result; 0 if an index tensor gives the position."""
     axes = no_reductions(lookup.outputs[0].get_logical_domain())  # type: ignore[attr-defined]
     strides = lookup.source.strides()
     out: dict[IterDomain, Sym] = dict.fromkeys(axes, ZERO)
@@ -93,7 +93,7 @@ def source_strides(lookup: LookupOp) -> dict[IterDomain, Sym]:
 
 
 def inside_source(indexer: Indexer, lookup: LookupOp) -> Sym:
-    """Return when the positions of a masked lookup are in the source."""
+    """Return the condition that the positions of a masked lookup are inside the source."""
     parts = []
     result = no_reductions(lookup.outputs[0].get_logical_domain())  # type: ignore[attr-defined]
     if lookup.is_masked:
@@ -111,9 +111,8 @@ def checked_positions(lookup: LookupOp) -> dict[int, Sym]:
 
 
 def vector_conditions(lookup: LookupOp, lane: IterDomain, elems: int, known: dict[Sym, int]) -> dict[Sym, int]:
-    """Return what must be divisible by `elems` so that vectors of the source are aligned, and inside or outside as a whole: offset and sizes.
-
-    lane: the vectorized loop axis. Vectors may cross the ends of axes that are merged in it, where these lie in memory without a gap.
+    """Return the offsets and sizes that must be divisible by `elems`, so that vectors of the source are aligned, and entirely inside or outside. lane: the
+    vectorized loop axis. Vectors may cross the ends of axes that are merged in it, if these are contiguous in memory.
     """
     output: TensorView = lookup.outputs[0]  # type: ignore[assignment]
     axes = no_reductions(output.get_logical_domain())
@@ -139,7 +138,7 @@ def vector_conditions(lookup: LookupOp, lane: IterDomain, elems: int, known: dic
 
 
 def _merged_in(axis: IterDomain) -> set[IterDomain]:
-    """Return the axes that a loop axis, or what it is the inner part of, is merged of."""
+    """Return the axes that were merged into a loop axis, or into the axis that it is the inner part of."""
     transform = axis.definition()
     if isinstance(transform, Split):
         return _merged_in(transform.source()) if axis is transform.inner() else set()

@@ -42,7 +42,7 @@ class CyclicNest(UserError):
 
 @dataclass(eq=False)
 class LoopGroup:
-    """One loop: its index, what it iterates (`axis`, a promotion), and who runs it. is_unswitched: the nest from it inwards is tested for its bounds once."""
+    """One loop: its index, the axis that it iterates (a promotion), and its parallel type. is_unswitched: the bounds of the nest inside it are tested once."""
 
     index: Sym
     axis: IterDomain
@@ -53,11 +53,10 @@ class LoopGroup:
 
 @dataclass(frozen=True)
 class Twofold:
-    """Loops around a tensor that also run over what it has another loop over, so that an index over that means two things.
-
-    As a maximum over columns has that is computed by the threads of rows and columns that read it: each of them has a column, and loops over all.
-    loops: those that are wider than the tensor's own axes in them, and those of its readers that it is drawn into and lacks.
-    axes: what these loops determine of the tensor's elements. twice: what both run over.
+    """Outer loops that iterate an axis which the tensor also iterates in a loop of its own, so that the index of this axis is ambiguous. Example: a maximum
+    over columns, computed in the threads over rows and columns that read it: each thread has a column, and loops over all columns. loops: those that iterate
+    more than the tensor's own axes, and the loops of its readers that it is computed in and lacks. axes: the tensor's axes that these loops determine. twice:
+    the axes with two loops.
     """
 
     loops: tuple[LoopGroup, ...]
@@ -112,7 +111,7 @@ class LoopPlan:
             self._members.setdefault(self._sets.find(axis), []).append(axis)
 
     def _share_threads(self, producer: TensorView, expr: Expr) -> None:
-        """Let a tensor in registers have the thread and block indices of what reads it, inlined or not: each thread reads what it has made itself."""
+        """Give a tensor in registers the thread and block indices of its readers, inlined or not, because each thread can read only its own registers."""
         for k in range(producer.compute_at, len(producer.get_loop_domain())):
             axis = producer.get_loop_domain()[k]
             for consumer in expr.outputs:
@@ -121,7 +120,7 @@ class LoopPlan:
                     self._sets.union(axis, other)
 
     def coverage(self, axis: IterDomain) -> frozenset[IterDomain]:
-        """Exact classes of the concrete source axes behind `axis`, whichever tensor shows where it comes from."""
+        """Exact classes of the concrete root axes that `axis` is derived from, in any tensor."""
         if axis.is_broadcast() and axis.definition() is None:
             return frozenset()
         key = self.maps.exact(axis)
@@ -172,7 +171,7 @@ class LoopPlan:
         return LoopGroup(index, axis, parallel, extent, is_unswitched)
 
     def _groups_of(self, tensor: TensorView) -> list[LoopGroup]:
-        """Return the loops of a tensor. Where one is promoted, all of them are those of the tensors that it was promoted to."""
+        """Return the loops of a tensor. If one is promoted, all are taken from the tensors that it was promoted to."""
         loop = tensor.get_loop_domain()
         roots = [self._sets.find(axis) for axis in loop]
         sources = [self._by_root[root].axis if root in self._by_root else self._promotion(root) for root in roots]
@@ -190,8 +189,8 @@ class LoopPlan:
     def _promoters(self, tensor: TensorView, root: IterDomain, source: IterDomain) -> list[TensorView]:
         """Return the tensors whose loops `tensor` is computed in where its loop `root` iterates `source`.
 
-        Several members of a loop may cover all of it and have different loops inside (before a reduction over rows, and after it): those that read the
-        tensor count, directly before through others; any of them only where what reads the tensor lacks the axis, too.
+        Several members of a loop may cover all of it and have different loops inside (before and after a reduction over rows): direct readers of the tensor are
+        preferred, then indirect ones; others only if its readers lack the axis, too.
         """
         covering = {self._axis_tensor[m] for m in self._members[root] if self.coverage(m) == self.coverage(source)}
         readers, seen = [tensor], {tensor}
@@ -204,7 +203,7 @@ class LoopPlan:
         return [self._axis_tensor[source]]
 
     def _counterpart(self, axis: IterDomain, promoters: dict[TensorView, None]) -> IterDomain:
-        """Return the loop axis of one of `promoters` that stands for `axis` there and runs over most; `axis` itself when none runs over more."""
+        """Return the corresponding loop axis in one of `promoters` that iterates the most; `axis` itself if none iterates more."""
         best = axis
         for promoter in promoters:
             for other in promoter.get_loop_domain():
@@ -214,7 +213,7 @@ class LoopPlan:
 
     # -- order
     def _partial_order(self) -> dict[int, set[int]]:
-        """before[id(b)] = ids of groups that stand left of b in some tensor."""
+        """before[id(b)] = ids of the groups that are outside of b in some tensor."""
         before: dict[int, set[int]] = {}
         for groups in self.groups.values():
             for position, group in enumerate(groups):
@@ -226,7 +225,7 @@ class LoopPlan:
         rank = {key: n for n, key in enumerate(self._topological(by_id))}
         nests = {id(e): {id(g) for g in self.groups[e.outputs[0]]} for e in self.exprs}  # type: ignore[index]
         changed = True
-        while changed:  # a shared loop brings the loops that stand around it elsewhere
+        while changed:  # the loops around a shared loop in one tensor are around it in all
             changed = False
             outer_of: dict[int, set[int]] = {}
             for members in nests.values():
@@ -263,7 +262,7 @@ class LoopPlan:
         return self._nests[id(expr)]
 
     def twofold(self, expr: Expr) -> Twofold | None:
-        """Return the loops around `expr` that run over what its output has another loop over, or None."""
+        """Return the loops around `expr` that iterate an axis for which its output has another loop, or None."""
         tensor: TensorView = expr.outputs[0]  # type: ignore[assignment]
         pairs = list(zip(tensor.get_loop_domain(), self.groups[tensor]))
         wider = {axis: group for axis, group in pairs if not group.axis.is_broadcast() and self.coverage(axis) < self.coverage(group.axis)}
@@ -291,7 +290,8 @@ class LoopPlan:
 
 
 def is_global_load(expr: Expr) -> bool:
-    """True for a copy from global memory to registers, or by cp.async outside of loops: it is issued as early as loops allow, and is on its way meanwhile."""
+    """True for a copy from global memory to registers, or by cp.async outside of loops: it is issued as early as the loops allow, and is in flight
+    meanwhile."""
     if not isinstance(expr, (LoadStoreOp, LookupOp)) or expr.tensor_inputs[0].memory_type is not MemoryType.global_:
         return False
     if isinstance(expr, LookupOp):
@@ -301,7 +301,7 @@ def is_global_load(expr: Expr) -> bool:
 
 
 def positions_of_lookups(exprs: Sequence[Expr]) -> set[int]:
-    """Return the ids of the expressions that only make positions of lookups out of what is loaded: a lookup is a load as well, and waits for them."""
+    """Return the ids of the expressions that only compute positions of lookups from loaded values: lookups are loads, too, and wait for them."""
     out: set[int] = set()
     readers: dict[TensorView, list[Expr]] = {}
     for expr in exprs:
@@ -327,7 +327,7 @@ def order_exprs(plan: LoopPlan) -> list[Expr]:
             return exprs
         units: dict[object, list[Expr]] = {}
         for e in exprs:
-            nest = [g for g in plan.nest(e) if not g.parallel.is_bound]  # these are no loops
+            nest = [g for g in plan.nest(e) if not g.parallel.is_bound]  # bound axes have no loop
             units.setdefault(id(nest[depth]) if depth < len(nest) else ("alone", id(e)), []).append(e)
         keys = list(units)
         unit_of = {id(e): key for key, members in units.items() for e in members}

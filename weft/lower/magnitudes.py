@@ -17,9 +17,10 @@ from .state import BuildState
 
 @lowering_pass(before=["block syncs", "grouped predicates"])
 def fold_magnitudes(kernel: Kernel, state: BuildState) -> Kernel:
-    """Let a maximum of magnitudes take its operand as it is; where the operands are a vector of 16-bit floats, fold that into an array of its type.
+    """Fuse the absolute value into a maximum of magnitudes; for a vector of 16-bit floats, keep the maxima in an array of that type.
 
-    Before: an op gives the magnitude of an element, another one folds it into this thread's maximum.   After: a `MagnitudeFold` does both, and starts with 0.
+    Before: one op computes the magnitude of an element, another one folds it into this thread's maximum.   After: a `MagnitudeFold` does both, and starts with
+    0.
     Here because: predicates still hang on ops, and there are no ops at the ends of rows yet.
     """
     magnitudes = _magnitudes(kernel.body) if state.peel is None or state.peel.phase is None else {}
@@ -30,7 +31,7 @@ def fold_magnitudes(kernel: Kernel, state: BuildState) -> Kernel:
 
 
 def _magnitudes(body: list[Statement]) -> dict[Op, Op]:
-    """Return fold -> the op of which it takes the magnitude, for maxima in registers that nothing else is folded into."""
+    """Return fold -> the op that computes its magnitude, for maxima in registers that nothing else is folded into."""
     ops = [s for s in walk(body) if isinstance(s, Op)]
     made = {o.buffer: s for s in ops for o in s.outputs}
     read = [o.buffer for s in ops for o in s.operands if isinstance(o, Access)]
@@ -50,7 +51,7 @@ def _is(expr: Expr, name: str) -> bool:
 
 
 class _Folds:
-    """magnitudes: as of `_magnitudes`. pairs: maxima -> the array of 16-bit floats that stands for them within loops."""
+    """magnitudes: see `_magnitudes`. pairs: maxima -> the array of 16-bit floats that replaces them within loops."""
 
     def __init__(self, body: list[Statement], magnitudes: dict[Op, Op]) -> None:
         self.magnitudes = magnitudes
@@ -78,7 +79,7 @@ class _Folds:
         return out
 
     def of_vector(self, loop: Loop) -> list[Statement]:
-        """Take folds of neighbours of 16-bit floats out of a loop; return what does them at once."""
+        """Move folds of neighbouring 16-bit floats out of a loop; return the statements that do them at once."""
         out: list[Statement] = []
         for s in [s for s in loop.body if isinstance(s, Op) and s in self.magnitudes]:
             source = self.neighbours(self.magnitudes[s], loop.index)
@@ -92,7 +93,7 @@ class _Folds:
         return out
 
     def neighbours(self, magnitude: Op, index: Sym) -> Access | None:
-        """Return the first of the 16-bit floats that a loop takes the magnitudes of, where they are neighbours in an array in registers."""
+        """Return the first of the 16-bit floats whose magnitudes a loop folds, if they are neighbours in an array in registers."""
         operand = magnitude.operands[0]
         cast = self.casts.get(operand.buffer) if isinstance(operand, Access) else None
         read = cast.operands[0] if cast is not None else None
@@ -103,7 +104,7 @@ class _Folds:
 
 
 def _with_pairs(body: list[Statement], total: Buffer, pairs: Buffer) -> list[Statement]:
-    """Put an array of pairs beside the maxima that it stands for, which take it over behind the last statement that folds into it."""
+    """Declare an array of pairs beside the maxima that it replaces; it is folded into them after the last statement that writes it."""
     folds = [(at, t) for at, s in enumerate(body) for t in walk([s]) if isinstance(t, MagnitudeFold) and t.outputs[0].buffer is pairs]
     begin = next(at for at, s in enumerate(body) if isinstance(s, Allocate) and s.buffer is total)
     last, fold = folds[-1]

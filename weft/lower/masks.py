@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def condition_of(bounds: Needed, indexer: Indexer, tensor: TensorView, lane: IterDomain | None, lanes: int, divisors: dict[Sym, int]) -> Sym:
-    """Return a condition that holds wherever an element, or one of a vector whose lanes are axis `lane`, may be needed; TRUE where nothing is known."""
+    """Return a condition that holds if an element, or any element of a vector along axis `lane`, may be needed; TRUE if nothing is known."""
     axes = no_reductions(tensor.get_logical_domain())
     position = None if lane is None else _position_of_lane(lane, axes, lanes, divisors)
     if lane is not None and position is None:
@@ -34,7 +34,7 @@ def condition_of(bounds: Needed, indexer: Indexer, tensor: TensorView, lane: Ite
 
 
 def taken_by(bounds: Needed, indexer: Indexer, tensor: TensorView, lane: IterDomain | None, lanes: int, divisors: dict[Sym, int]) -> tuple[Sym, ...]:
-    """Return when some lane of a vector may keep bounds, and when all lanes do, for lanes along axis `lane`; () where that is not known."""
+    """Return the conditions that some lane, and that all lanes, of a vector along axis `lane` satisfy the bounds; () if not known."""
     axes = no_reductions(tensor.get_logical_domain())
     position = None if lane is None else _position_of_lane(lane, axes, lanes, divisors)
     if lane is not None and position is None:
@@ -43,7 +43,7 @@ def taken_by(bounds: Needed, indexer: Indexer, tensor: TensorView, lane: IterDom
     some, every = [], []
     for bound in sorted(bounds, key=lambda b: (b.steps, str(b.offset))):
         step = dict(bound.steps).get(-1 if position is None else position, 0)
-        last = sub(ONE, bound.offset) if step > 0 else bound.offset  # where the lanes' axis crosses the bound
+        last = sub(ONE, bound.offset) if step > 0 else bound.offset  # where the bound changes along the lanes' axis
         if is_aligned and len(bound.steps) == 1 and step in (1, -1) and is_divisible(last, lanes):
             some.append(_atom(bound, indexer, tensor, axes, None, 1))
             every.append(some[-1])
@@ -55,7 +55,7 @@ def taken_by(bounds: Needed, indexer: Indexer, tensor: TensorView, lane: IterDom
 
 
 def _is_aligned(lane: IterDomain, axes: list[IterDomain], lanes: int) -> bool:
-    """True where the first lane of every vector has a position that is a multiple of the lanes: within the axis where `_position_of_lane` found one."""
+    """True if the position of the first lane of every vector is a multiple of the number of lanes, within the axis that `_position_of_lane` returned."""
     axis = lane
     while not any(axis is a for a in axes):
         transform = axis.definition()
@@ -70,13 +70,13 @@ def _is_aligned(lane: IterDomain, axes: list[IterDomain], lanes: int) -> bool:
 
 
 def _is_of_sizes(atom: Sym) -> bool:
-    """True for a bound by sizes: it could be taken for one of the row."""
+    """True for a bound by sizes, which could be mistaken for a bound of the row."""
     ends = variables(atom.args[1]) if atom.op == "lt" else frozenset()
     return bool(ends) and all(map(is_host_variable, ends))
 
 
 def _atom(bound: Bound, indexer: Indexer, tensor: TensorView, axes: list[IterDomain], position: int | None, lanes: int) -> Sym:
-    """Return the bound for the lane that keeps it longest."""
+    """Return the bound for the lane that satisfies it longest."""
     left: Sym = ZERO
     right = sub(ONE, bound.offset)
     for at, step in bound.steps:
@@ -90,7 +90,7 @@ def _atom(bound: Bound, indexer: Indexer, tensor: TensorView, axes: list[IterDom
 
 
 def _position_of_lane(lane: IterDomain, axes: list[IterDomain], lanes: int, divisors: dict[Sym, int]) -> int | None:
-    """Return which axis the lanes of a vector run along, if all of one vector have the same indices of the others."""
+    """Return the axis along which the lanes of a vector run, if all lanes have the same indices of the other axes."""
     axis = lane
     while not any(axis is a for a in axes):
         transform = axis.definition()
@@ -110,10 +110,10 @@ def _position_of_lane(lane: IterDomain, axes: list[IterDomain], lanes: int, divi
 
 @lowering_pass(needs=["pipelines", "unswitched"], before=["grouped predicates"])
 def split_masked_loops(kernel: Kernel, state: "BuildState") -> Kernel:
-    """Write loops over the lanes of vectors twice where a mask of positions selects: as they are, and for vectors of which it takes nothing.
+    """Generate loops over vector lanes twice if a mask of positions selects in them: unchanged, and for vectors that the mask removes entirely.
 
     Before: ops of `where` have the condition under which they may take their second operand, `mask`.   After: such a loop is a Masked.
-    Here because: no pass behind looks for loops over lanes, and predicates of ops are not grouped yet.
+    Here because: no later pass looks for loops over lanes, and predicates of ops are not grouped yet.
     """
     kernel.body = _body(kernel.body)
     return kernel
@@ -148,7 +148,7 @@ def _split(loop: Loop) -> list[Statement]:
 
 
 def _fills_an_array(loop: Loop) -> bool:
-    """True where lanes have registers of their own: a loop that only folds would not be unrolled, and gain nothing.
+    """True if each lane has its own register: a loop that only folds would not be unrolled, and gain nothing.
 
     Source: measured on an H200, causal softmax of bf16 rows of 2048 that computes again from its inputs: 0.82 of a copy as it is, 0.38 with such loops.
     """
@@ -157,7 +157,7 @@ def _fills_an_array(loop: Loop) -> bool:
 
 
 def _of_some_lane(mask: Sym, loop: Loop) -> Sym | None:
-    """Return a condition that holds where `mask` does in some iteration of a loop; None where it is not linear in the loop's index."""
+    """Return a condition that holds if `mask` holds in some iteration of a loop; None if it is not linear in the loop's index."""
     parts = []
     for atom in conjuncts(mask):
         if atom.op != "lt":

@@ -18,8 +18,8 @@ from .state import BuildState
 
 SHARED_ALIGNMENT_BYTES = 128
 CLUSTER_HEADER_BYTES = 16
-"""Before the values that the blocks of a cluster exchange: their barrier. See device/reduce.cuh."""
-PACKED = (DataType.BFloat16, DataType.Half)  # weft::Array holds two to a register
+"""The mbarrier before the values that the blocks of a cluster exchange. See device/reduce.cuh."""
+PACKED = (DataType.BFloat16, DataType.Half)  # weft::Array packs two in a register
 
 
 class MixedGridReductions(UserError):
@@ -44,8 +44,8 @@ class SpreadOverBlocks(UserError):
 def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
     """Give every reduction across threads its workspace in shared memory, and those across blocks theirs in global memory.
 
-    Before: Reduce ops have no workspace.  After: `workspace`, `global_workspace`, `semaphores` and `last_flag` are set where needed, and what
-    depends on a result that only the last block holds is predicated by that block's flag where it writes global memory.
+    Before: Reduce ops have no workspace.  After: `workspace`, `global_workspace`, `semaphores` and `last_flag` are set where needed, and writes of global
+    memory that depend on a result which only the last block holds are predicated by that block's flag.
     Here because: later passes place the workspaces and must see them.
     """
     launch = state.launch
@@ -63,7 +63,7 @@ def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
         if (statement.thread_types and form != "warp" or across_grid) and not statement.is_fused_cluster:
             per_group = ceildiv(threads, 32) if form == "rows" else threads
             values = statement.group_elems * len(statement.outputs)
-            elems = mul(per_group, values if form == "rows" else values + 2)  # reduce_tree pads rows and keeps parts
+            elems = mul(per_group, values if form == "rows" else values + 2)  # reduce_tree pads rows and stores partial results
             if state.staying is not None and form == "rows" and len(loops) == 1 and not statement.is_cluster:
                 statement.turn, elems = mod(loops[0].index, 2), mul(elems, 2)
             statement.workspace = Buffer(f"workspace_T{tensor.name}", dtype, MemoryType.shared, elems, tensor)
@@ -93,7 +93,8 @@ def _with_loops(body: list[Statement], loops: tuple[Loop, ...] = ()) -> Iterator
 
 
 def _plan_grid(kernel: Kernel, state: BuildState, reduce: Reduce, loops: tuple[Loop, ...]) -> None:
-    """Give a reduction across blocks its partials and semaphores: one set for each iteration of the loops around it, so that no block overtakes another."""
+    """Allocate partial results and semaphores of a reduction across blocks: one set per iteration of the enclosing loops, so that blocks may be in different
+    iterations."""
     tensor = reduce.outputs[0].buffer.tensor
     grid = [p for p in GRID_TYPES if p in state.launch]
     iterations = product(loop.extent for loop in loops)
@@ -110,7 +111,7 @@ def _plan_grid(kernel: Kernel, state: BuildState, reduce: Reduce, loops: tuple[L
 
 
 def _predicate_last_block(kernel: Kernel, state: BuildState) -> None:
-    """Let the block that holds the result of a reduction across blocks be the one that writes what depends on it.
+    """Predicate writes that depend on a reduction across blocks, so that only the block with its result does them.
 
     Errors: MixedGridReductions, ReadOutsideLoop, SpreadOverBlocks.
     """
@@ -142,7 +143,7 @@ def _predicate_last_block(kernel: Kernel, state: BuildState) -> None:
                 _check_not_spread(state, out.buffer.tensor, flag[5:], types_of[flag])
             flag_of[out.buffer.tensor] = flag
             if out.buffer.memory is MemoryType.global_:
-                repeated = {first_block[p] for p in types_of[flag]}  # the flag leaves one block of those that share a reduction already
+                repeated = {first_block[p] for p in types_of[flag]}  # the flag already selects one block of those that share a reduction
                 statement.predicate = conjunction([*(a for a in conjuncts(statement.predicate) if a not in repeated), var(flag, DataType.Bool)])
 
 
@@ -157,7 +158,7 @@ def insert_block_syncs(kernel: Kernel, state: BuildState) -> Kernel:
     """Put a block barrier between a write of shared memory and its reads by other threads, and at the end of loops that write it again.
 
     Before: no Sync exists.  After: every pair of conflicting accesses of different threads has a Sync between.
-    Here because: predicates are not grouped yet, so every place in a body is reached by all threads.
+    Here because: predicates are not grouped yet, so all threads reach every place in a body.
     """
     crossing = {b.tensor for b in kernel.buffers.values() if b.memory is MemoryType.shared and crosses_threads(state, b.tensor)}
     crossing -= managed(kernel, state)
@@ -228,7 +229,7 @@ def place_shared_memory(kernel: Kernel, state: BuildState) -> Kernel:
 
 @lowering_pass(needs=["block syncs", "pipelines", "unswitched"], gives=["grouped predicates"])
 def group_predicates(kernel: Kernel, state: BuildState) -> Kernel:
-    """Turn predicates of ops into `If`s around as many statements as share them; drop what never runs.
+    """Turn predicates of ops into `If`s, each around all neighbouring statements with that predicate; drop statements that never run.
 
     Before: predicates hang on ops.  After: only collective ops carry one (they run in all threads); an If stands outside every loop that it does not depend on.
     Here because: collectives and barriers are placed, and must stay outside of any If.
@@ -278,7 +279,7 @@ def _hoist(loop: Loop) -> list[Statement]:
 
 
 def _pull_allocations(body: list[Statement]) -> list[Statement]:
-    """Let an allocation stand before the Ifs around it, so that equal neighbours can join."""
+    """Move an allocation before the Ifs around it, so that neighbouring equal Ifs can be joined."""
     allocations = [s for s in body if isinstance(s, Allocate)]
     if not allocations or not any(isinstance(s, If) for s in body):
         return body
@@ -296,12 +297,13 @@ def _pull_allocations(body: list[Statement]) -> list[Statement]:
 
 @lowering_pass(needs=["reductions", "pipelines"])
 def repack_kept(kernel: Kernel, state: BuildState) -> Kernel:
-    """After a reduction across threads, repack the arrays of 16-bit floats that are read on both sides of it, and those of narrower ones loaded one by one.
+    """After a reduction across threads, repack the arrays of 16-bit floats that are read before and after it, and those of narrower floats that are loaded one
+    by one.
 
-    Before: reductions are statements among others.   After: each such array has a Repack behind the reduction.
-    Here because: reductions are placed for good. Without it the compiler converts once and keeps the wide values: twice the registers, and spills.
-    Source: measured on an H200: softmax backward of bf16 rows of 4096 spilled 60 bytes at 64 registers. Bytes that are loaded one by one else take a
-    register each: a row of 262144 in floats of 8 and 4 bits, one of them at an odd address, spilled 628 bytes at 64 registers, and 164 so.
+    Before: reductions are statements among others.   After: each such array has a Repack after the reduction. Here because: reductions are in their final
+    places. Without it the compiler converts once and keeps the wide values: twice the registers, and spills.
+    Source: measured on an H200: softmax backward of bf16 rows of 4096 spilled 60 bytes at 64 registers. Without it, bytes that are loaded one by one take a
+    register each: a row of 262144 in floats of 8 and 4 bits, one of them at an odd address, spilled 628 bytes at 64 registers, and 164 with it.
     """
     kernel.body = _repack_body(kernel.body, _loaded_singly(kernel.body))
     return kernel

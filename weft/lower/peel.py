@@ -29,11 +29,11 @@ from .state import BuildState
 def peel_rows(kernel: Kernel, state: BuildState) -> Kernel:
     """Peel the loops over rows as the schedule says.
 
-    Before: loops run over all parts of a row, with every bound in the predicates of their ops, which know what they do at a row's end.   After: parts that
-    are full have no bounds of the row, and the others loops of their own; `kernel.assumptions` says what the sizes must satisfy. With a phase, behind each
-    of these loops stand its ops on one element, with a place for it in the arrays; the kernel begins with what is skipped and this thread's element.
-    Vectors of inputs that all rows read from their start, as weights, are marked: these do not begin where an aligned vector does.
-    Here because: loops over rows, barriers and pipelines stand where they stay, and predicates are not grouped yet.
+    Before: loops run over all parts of a row, with all bounds in the predicates of their ops; `at_row_end` says what an op does at a row's end.   After: full
+    parts have no bounds checks of the row, and the others have separate loops; `kernel.assumptions` has the conditions on sizes. With a phase, each of these
+    loops is followed by its ops on one element, which has an extra place in the arrays; the kernel begins with the number of skipped elements and this thread's
+    element. Vectors of inputs that all rows read from the start, such as weights, are marked as shifted, because they are not aligned.
+    Here because: loops over rows, barriers and pipelines are in their final places, and predicates are not grouped yet.
     """
     peel = state.peel
     if peel is not None and peel.phase is not None:
@@ -47,13 +47,13 @@ def peel_rows(kernel: Kernel, state: BuildState) -> Kernel:
 
 
 def _end_of_rows(kernel: Kernel) -> int:
-    """Return the place in the body of what has to do with rows no more: behind the meeting of all blocks columns are shared out in another way."""
+    """Return the index in the body after the last statement about rows: after the grid-wide barrier columns are divided among threads in another way."""
     meets = (n for n, s in enumerate(kernel.body) if any(isinstance(inner, GridSync) for inner in walk([s])))
     return next(meets, len(kernel.body))
 
 
 def in_two(loop: Loop, end: Sym, first: list[Statement], rest: list[Statement]) -> list[Statement]:
-    """Return a loop as one over the iterations before `end`, and one over the rest, with a body each."""
+    """Split a loop into one over the iterations before `end`, and one over the rest, each with its own body."""
     return [
         Loop(loop.index, end, first, label=f"{loop.label}, whole", start=loop.start),
         Loop(loop.index, loop.extent, rest, label=f"{loop.label}, the rest", start=end),
@@ -62,7 +62,7 @@ def in_two(loop: Loop, end: Sym, first: list[Statement], rest: list[Statement]) 
 
 # ---- parts that are full
 class _FullParts:
-    """Leaves out the bounds of rows in full parts."""
+    """Removes the bounds checks of rows in full parts."""
 
     def __init__(self, peel: Peel) -> None:
         self.peel = peel
@@ -112,7 +112,7 @@ class _FullParts:
 
 # ---- the ends of rows
 def _add_ends(kernel: Kernel, state: BuildState, phase: Phase) -> None:
-    """Let the first threads of a row do its ends."""
+    """Let the first threads of a row compute the elements at its ends."""
     for buffer in _arrays(kernel):
         buffer.elems = add(buffer.elems, buffer.end_elems)
     kernel.body = [*_head(state, phase), *_with_ends(kernel.body)]
@@ -133,7 +133,7 @@ def _arrays(kernel: Kernel) -> list[Buffer]:
 
 
 def _of_all_threads(reduce: Reduce, phase: Phase) -> Sym:
-    """Return the predicate of a reduction across threads with those that have no vector let in: each has the identity, or an element at an end."""
+    """Return the predicate of a reduction across threads, extended to threads without a vector: each has the identity, or an element at a row's end."""
     operand = reduce.operands[0]
     partial = operand.buffer.tensor.definition() if isinstance(operand, Access) and operand.buffer.fill else None
     if partial is None or partial.attributes["kind"] != reduce.expr.attributes["kind"]:
@@ -151,13 +151,13 @@ def _head(state: BuildState, phase: Phase) -> list[Statement]:
     for kind in phase.of_threads:
         thread = add(thread, mul(var(kind.value, extent=state.launch[kind]), others))
         others = mul(others, state.launch[kind])
-    if phase.blocks is not None:  # the ends are for the threads of the first block: the others count from beyond them
+    if phase.blocks is not None:  # threads of the first block do the ends: in other blocks the element's number is out of range
         block = var(phase.blocks.value, extent=state.launch[phase.blocks])
         thread = add(thread, mul(block, phase.min_threads))
-        if phase.piece is not None:  # what is behind the last whole vector is for the block that has that place; in others it is beyond the row
+        if phase.piece is not None:  # elements after the last whole vector belong to the block with that position; in others they are beyond the row
             last = floordiv(whole, phase.piece)
             is_other = minimum(maximum(sub(block, last), sub(last, block)), 1)
-            in_front = mul(minimum(block, 1), skipped)  # no thread of this block does the elements in front
+            in_front = mul(minimum(block, 1), skipped)  # no thread of this block does the elements before the first vector
             whole = add(add(sub(whole, mul(block, phase.min_threads)), in_front), mul(is_other, phase.length))
     return [
         Let(skipped, ZERO if row is None else phase.skipped(row)),
@@ -166,7 +166,7 @@ def _head(state: BuildState, phase: Phase) -> list[Statement]:
 
 
 def _row_index(state: BuildState, phase: Phase) -> Sym | None:
-    """Return the index of this thread's row. Errors: InternalError where a thread has several rows."""
+    """Return the index of this thread's row. Errors: InternalError if a thread has several rows."""
     if phase.rows is None:
         return None
     for expr in state.exprs:
@@ -197,7 +197,8 @@ def _with_ends(statements: list[Statement]) -> list[Statement]:
 
 
 def _check_once(nest: Nest) -> None:
-    """Raise InternalError where the ends of a row would stand in a loop over that row: they would run in each iteration, in variables that its elements use."""
+    """Raise InternalError if the ops for a row's ends would be inside a loop over that row: they would run in each iteration, on variables that its elements
+    use."""
     if not isinstance(nest, Loop) or nest.is_once:
         return
     ops = [(s, s.at_row_end) for s in walk(nest.body) if isinstance(s, Op) and s.at_row_end is not None]
@@ -217,7 +218,7 @@ def _are_loads(ends: list[Statement]) -> bool:
 def _ends(s: Statement) -> list[Statement]:
     """Return the statements for a row's end of a loop over the row, or of an op on one vector; none for others.
 
-    What has one value for a whole row, as what is repeated along it, is computed again beside them. A loop over rows has the ends of each inside.
+    A value that is equal for the whole row (repeated along it) is computed again with them. A loop over rows contains the ends of each row.
     """
     inner = list(walk([s]))
     ops = [x for x in inner if isinstance(x, Op)]
@@ -232,5 +233,5 @@ def _ends(s: Statement) -> list[Statement]:
 
 
 def _is_of_row(op: Op, loops: set[Sym]) -> bool:
-    """True for an op that does the same whichever element of the row the loops around it are at."""
+    """True for an op that does the same for every element of the row."""
     return type(op) is Op and not _variables(op) & loops

@@ -14,7 +14,7 @@ from .indexing import Indexer
 
 
 def partial_pitch(tensor: TensorView) -> Sym:
-    """Return the elements from the partial results of a block to those of the next."""
+    """Return the distance in elements between the partial results of two neighbouring blocks."""
     vector = partial_vector(tensor)
     return mul(add(ceildiv(_columns(tensor), vector), 1), vector)
 
@@ -25,7 +25,7 @@ def partial_elems(tensor: TensorView) -> Sym:
 
 
 def partial_index(tensor: TensorView, indexer: Indexer, place: Sym, *, writing: bool) -> Sym:
-    """Return where an element lies that would be at `place` if the rows of partial results followed each other without room between them."""
+    """Return the address of the element that would be at `place` if the rows of partial results had no padding between them."""
     vector, columns = partial_vector(tensor), _columns(tensor)
     slot = indexer.axis_index(tensor.get_allocation_domain()[0], tensor)
     skipped = skipped_variable(vector) if writing else skipped_elems_of(slot, columns, vector)

@@ -44,32 +44,32 @@ Pass = Callable[[Kernel, BuildState], Kernel]
 
 PIPELINE: tuple[Pass, ...] = (
     insert_grid_sync,  # moves statements, so before any barrier is placed between them
-    merge_reductions,  # moves statements, too, and decides how many workspaces there are
-    plan_scans,  # as reductions
-    compute_once_per_block,  # moves statements within loops over vectors, which hold nothing collective; predicates are still those of their ops
-    fold_magnitudes,  # the same, and loops over blocks are apart from those over elements
+    merge_reductions,  # also moves statements, and decides how many workspaces there are
+    plan_scans,  # as for reductions
+    compute_once_per_block,  # moves statements within loops over vectors, which contain no collective ops; predicates are still fields of their ops
+    fold_magnitudes,  # the same, and loops over blocks are separate from those over elements
     passes.plan_reductions,  # workspaces are buffers, so before barriers and placement
     restrict_aliased_loads,  # the flags of last blocks are predicates, and prefetching has not doubled the loads yet
-    passes.insert_block_syncs,  # while every place in a body is reached by all threads, so before predicates become Ifs
-    forward_copies,  # each op stands once, with what it does at the end of a row
-    advance_lookups,  # an index is no copy any more, and no load has a stage of a ring yet
+    passes.insert_block_syncs,  # while all threads reach every place in a body, so before predicates become Ifs
+    forward_copies,  # each op occurs once, with its `at_row_end`
+    advance_lookups,  # an index is no copy any more, and no load has a pipeline stage yet
     run_pipelines,  # loads still stand where their tensors are computed, and ops have their predicates; its barriers need a place in shared memory
     passes.place_shared_memory,  # buffers and workspaces are final
-    passes.repack_kept,  # reductions stand where they stay
-    peel_rows,  # loops over rows stand where they stay, and the predicates of what it adds are grouped with the rest
-    run_behind,  # waits, loads and barriers have their places; bounds of rows are still parts of predicates, and go
-    unswitch_loops,  # every barrier, wait and load stands where it stays, so both branches have them; bounds are still parts of predicates
-    load_ahead,  # loads have their predicates, and the loop around them is the one that is left
-    write_known_sizes,  # each op stands where it stays, and no pass behind looks for sizes in addresses
-    split_masked_loops,  # no pass behind looks for loops over lanes, and predicates are not grouped yet
+    passes.repack_kept,  # reductions are in their final places
+    peel_rows,  # loops over rows are in their final places, and the predicates of what it adds are grouped with the rest
+    run_behind,  # waits, loads and barriers have their places; it removes bounds of rows, which are still parts of predicates
+    unswitch_loops,  # every barrier, wait and load is in its final place, so both branches have them; bounds are still parts of predicates
+    load_ahead,  # loads have their predicates, and their loops are final
+    write_known_sizes,  # each op is in its final place, and no later pass looks for sizes in addresses
+    split_masked_loops,  # no later pass looks for loops over lanes, and predicates are not grouped yet
     passes.group_predicates,  # barriers are placed, so nothing collective can end up inside an If
-    join_factors,  # what stands under one predicate is together, and no pass behind looks for loops over lanes
-    join_tile_scales,  # conditions that differ between threads stand around what they are of
-    branch_selections,  # predicates are Ifs, and no pass behind moves ops
+    join_factors,  # statements with one predicate are together, and no later pass looks for loops over lanes
+    join_tile_scales,  # conditions that differ between threads are Ifs around their statements
+    branch_selections,  # predicates are Ifs, and no later pass moves ops
     passes.mark_unrolled,  # addresses are final
-    fold_runs,  # loops that are unrolled say so
-    begin_kernel,  # what is left of reductions and running folds is known
-    overlap_launches,  # behind everything that comes first
+    fold_runs,  # unrolled loops are marked
+    begin_kernel,  # the remaining reductions and scans are known
+    overlap_launches,  # after everything that inserts at the kernel's start
 )
 check_order(PIPELINE)
 
@@ -79,12 +79,12 @@ def lower(
     peel: Peel | None = None, staying: StayingBlocks | None = None,
     overlaps: bool = False, keeps_places: bool = False, sizes: Sequence[tuple[Sym, int]] = (), dump: Callable[[str, str], None] | None = None,
 ) -> Kernel:  # fmt: skip
-    """Return the kernel of a scheduled fusion, whose reductions it may rewrite, after all passes.
+    """Return the kernel of a scheduled fusion after all passes; reductions of the fusion may be rewritten.
 
     cluster_blocks: blocks along x that form a cluster. static_block: block dimensions fixed by the schedule's parameters.
     peel: how loops over rows are peeled.
-    staying: how blocks that stay go from row to row. keeps_places: see `Kernel`. sizes: with values that the kernel takes for granted.
-    overlaps: it may start before the kernel in front of it has ended, where it can.
+    staying: how staying blocks loop over rows. keeps_places: see `Kernel`. sizes: values that the kernel assumes. overlaps: dependent launch, if the kernel
+    allows it.
     dump(pass name, text): called after each pass when given.
     Errors: those of the passes; a schedule that cannot be lowered names the axis and the tensor.
     """
@@ -103,5 +103,5 @@ def lower(
             verify(kernel, state, step.__name__, given)
         if dump:
             dump(step.__name__, body_text(kernel.body))
-    fusion.findings.pop(MAPS, None)  # nobody asks for them any more, and the fusion may be kept
+    fusion.findings.pop(MAPS, None)  # they are not needed any more, and the fusion may be kept
     return kernel

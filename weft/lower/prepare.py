@@ -40,7 +40,7 @@ def prepare_reductions(fusion: Fusion) -> None:
 
 
 def shared_loops(tensor: TensorView) -> int:
-    """Return how many leading loops of a reduction its result has too."""
+    """Return how many leading loops a reduction shares with its result."""
     for position, axis in enumerate(tensor.get_loop_domain()):
         if axis.is_reduction() or axis.parallel in _LANES:
             return position
@@ -48,7 +48,7 @@ def shared_loops(tensor: TensorView) -> int:
 
 
 def _detached(tensor: TensorView, change: Callable[[TensorView], TensorView]) -> TensorView:
-    """Apply a primitive that wants `tensor` not inlined; positions stay as they are."""
+    """Apply a primitive that requires `tensor` not to be inlined; keep the inlining positions."""
     producers = tensor.definition().tensor_inputs  # type: ignore[union-attr]
     kept = {t: t.compute_at for t in (tensor, *producers)}
     for t in kept:

@@ -51,7 +51,7 @@ class RandomParam:
 
 @dataclass(frozen=True, eq=False)
 class TensorMapParam:
-    """A tensor map of the tensor parameter `tensor`, encoded on the host. Shapes: innermost axis first; strides of all axes but that."""
+    """A tensor map of the tensor parameter `tensor`, encoded on the host. Shapes: innermost axis first; strides of all other axes."""
 
     name: str
     tensor: str
@@ -67,7 +67,7 @@ Param = TensorParam | WorkParam | ScalarParam | RandomParam | TensorMapParam
 
 @dataclass(frozen=True, eq=False)
 class HostCheck:
-    """`divisor` must divide `extent`, which is a `what` (of vector access or bulk copies); checked on the host for every new shape."""
+    """`divisor` must divide `extent`, a `what` (of vector accesses or bulk copies); the host checks it for every new shape."""
 
     extent: Sym
     divisor: int
@@ -89,11 +89,10 @@ class Need(enum.Enum):
 
 @dataclass(frozen=True)
 class LineOrigin:
-    """What the writer knows of the lines first_line to last_line (from 1) of a kernel's text.
-
-    kind: what wrote them, "op", "reduction" (across threads or blocks) or "barrier"; tensors: names of what it computes; text: "T5 = sum(T4)", or the barrier's
-    reason. Or a mark on them: "call" (of the library, that accesses memory or meets other threads), "scalar" (declares the variable `tensors[0]` of C++ type
-    `text`), "role" (what async warps or the others do; text: its name), "arrival" (at the barrier `tensors[0]`).
+    """The origin of the lines first_line to last_line (from 1) of a kernel's text. kind: what they were written for, "op", "reduction" (across threads or
+    blocks) or "barrier"; tensors: names of the computed tensors; text: "T5 = sum(T4)", or the barrier's reason. Or a mark on them: "call" (of a library
+    function that accesses memory or synchronizes), "scalar" (declares the variable `tensors[0]` of C++ type `text`), "role" (the branch of an async warp or of
+    the others; text: its name), "arrival" (at the barrier `tensors[0]`).
     """
 
     first_line: int
@@ -111,9 +110,9 @@ class LineOrigin:
 class KernelProgram:
     """One kernel.
 
-    text: the kernel function (docs/kernel_text.md), without the device library. needs: what it needs, as the writer knows; blocks: of the device library.
-    grid, block, shared_bytes: launch sizes as expressions over the fusion's sizes. alignment_bytes: tensor name -> what its address must be a multiple of.
-    random_ops: Philox calls per element (torch's offset advances by 4 each). max_registers: limit for the compiler, or None.
+    text: the kernel function (docs/kernel_text.md), without the device library. needs: requirements on chip, launch or host; blocks: parts of the device
+    library. grid, block, shared_bytes: launch sizes as expressions over the fusion's sizes. alignment_bytes: tensor name -> what its address must be a multiple
+    of. random_ops: Philox calls per element (torch's offset advances by 4 each). max_registers: limit for the compiler, or None.
     """
 
     name: str
@@ -131,14 +130,14 @@ class KernelProgram:
     needs: frozenset[Need] = frozenset()
     cluster: tuple[int, int, int] = (1, 1, 1)
     outputs: tuple[str, ...] = ()  # names of the fusion's outputs, in order; an output that is also read has another name than in the definition
-    seconds: dict[str, float] = field(default_factory=dict)  # time of each stage
+    seconds: dict[str, float] = field(default_factory=dict)  # time of each stage of the compiler
     scheduled_text: str = ""  # the scheduled fusion, when dumps are on
     origins: tuple[LineOrigin, ...] = ()  # of the lines of `text`
-    most_spill_bytes: int | None = None  # of a thread; None: as many as are safe
+    most_spill_bytes: int | None = None  # spilled bytes per thread that are accepted; None: as many as are safe
     fewest_warps: int | None = None  # per multiprocessor, down to which more registers may keep the kernel from spilling; None: its limit stands
-    block_limits: tuple[tuple[str, Sym, int], ...] = ()  # (thread index, threads that these sizes want, threads that the kernel was made for)
-    in_place: tuple[int, ...] = ()  # positions of the outputs that the kernel may write into the inputs they alias, as far as its loads go
-    shared_tensors: tuple[tuple[str, Sym], ...] = ()  # (name, bytes) of what the text keeps in shared memory under a name
+    block_limits: tuple[tuple[str, Sym, int], ...] = ()  # (thread index, threads needed for these sizes, threads of the kernel)
+    in_place: tuple[int, ...] = ()  # positions of the outputs that may be written into the inputs they alias, judged by the kernel's loads
+    shared_tensors: tuple[tuple[str, Sym], ...] = ()  # (name, bytes) of the named arrays in shared memory
     assumptions: tuple[tuple[Sym, Sym], ...] = ()  # (a, b): a <= b, checked on the host for every new shape
 
     @property

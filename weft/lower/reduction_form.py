@@ -8,7 +8,8 @@ from .kernel_ir import Reduce
 
 
 def reduction_form(reduce: Reduce, launch: dict[ParallelType, Sym]) -> str:
-    """How threads are folded: "warp" (one warp or less, shuffles only), "rows" (whole warps along x, or the whole block), "tree" (through shared memory)."""
+    """How a reduction across threads is done: "warp" (one warp or less, shuffles only), "rows" (whole warps along x, or the whole block), "tree" (through
+    shared memory)."""
     used = [p for p in BLOCK_TYPES if p in launch and launch[p] is not ONE]
     x = launch.get(ParallelType.block_x, ONE)
     if not [p for p in reduce.thread_types if p in used]:

@@ -26,14 +26,14 @@ from .stages import NO_THREADS, check_readers, empty, full, issue_bulk, let_stag
 from .state import BuildState
 
 ASYNC_THREADS = 128
-"""The threads that a block is padded by: a warpgroup, the unit of setmaxnreg."""
+"""Threads added to a block for async warps: a warpgroup, the unit of setmaxnreg."""
 WARP, WARPGROUP = WARP_THREADS, 128
 CHIP = H100
-"""What is needed of a chip here (the threads of a block, the registers of a thread) is the same for all that can specialize warps."""
+"""The limits used here (threads of a block, registers of a thread) are the same on all chips that support warp specialization."""
 LANE = var("async_lane", extent=const(WARP))
-"""The lane of a thread of an async warp whose threads all load."""
+"""The lane of a thread in an async warp in which all threads load."""
 NAMED_BARRIERS = 16
-"""Of a block, number 0 is that of the whole block. Source: PTX ISA, bar."""
+"""Per block; number 0 is the barrier of the whole block. Source: PTX ISA, bar."""
 
 
 class DynamicBlock(UserError):
@@ -76,7 +76,7 @@ def async_threads(shape: BlockShape) -> Iterator[bool]:
 
 
 def specialize(kernel: Kernel, state: BuildState, feeds: list[Feed]) -> tuple[list[Statement], dict[str, int]]:
-    """Return the kernel's body as roles, one per async warp with the loads of `feeds` and one that computes, and the arrivals at each barrier.
+    """Return the kernel's body as roles (one per async warp, with the loads of `feeds`, and one that computes), and the number of arrivals at each barrier.
 
     Before: a body for all threads with the loads in it.   After: kernel.block has the async warps; barriers of the compute branch are named.
     Errors: DynamicBlock, BadBlock, MixedSpecialization, RegistersNotConserved, TooManyBarriers, BadRing.
@@ -177,7 +177,7 @@ def _body_of(body: list[Statement], feed: Feed) -> list[Statement]:
 
 
 def _count_arrivals(kernel: Kernel, feeds: list[Feed], shape: BlockShape) -> dict[str, int]:
-    """Return how many arrive at each barrier: each thread of a warp that is done with a stage, the thread that announces a role's bytes."""
+    """Return the number of arrivals at each barrier: every thread of the warps that release a stage, and the thread that announces a role's bytes."""
     arrivals: dict[str, int] = {}
     for feed in feeds:
         body = _body_of(kernel.body, feed)
@@ -208,7 +208,7 @@ def _role(kernel: Kernel, state: BuildState, warp: int, own: list[Feed], feeds: 
 
 
 def _project(state: BuildState, body: list[Statement], own: list[Feed], feeds: list[Feed]) -> list[Statement]:
-    """The loads of `own` with the loops that count them."""
+    """The loads of `own` in the loops that count them."""
     out: list[Statement] = []
     units: dict[Feed, list[Statement]] = {}
     places: dict[Feed, Block] = {}
@@ -295,7 +295,7 @@ def _is_empty(s: Statement) -> bool:
 
 # ---------------------------------------------------------------- named barriers
 def name_barriers(kernel: Kernel, body: list[Statement], shape: BlockShape) -> None:
-    """Make the threads that compute synchronize at named barriers, each for one set of threads. Errors: TooManyBarriers, BadBlock."""
+    """Make the compute threads synchronize at named barriers, each for one set of threads. Errors: TooManyBarriers, BadBlock."""
     registry = _Barriers(shape)
     launch = {p: const(n) for p, n in shape.compute.items() if n > 1}
     for s, loops in _statements(body):
@@ -326,13 +326,13 @@ def _statements(body: list[Statement], loops: tuple[Loop, ...] = ()) -> Iterator
 
 
 def _stays_in_group(tensor: TensorView, kind: ParallelType) -> bool:
-    """True if the threads of each index of `kind` write and read only their own part."""
+    """True if the threads of each index of `kind` write and read only their own part of the tensor."""
     readers = [out for use in tensor.uses() for out in use.outputs]
     return all(any(a.parallel is kind and not a.is_broadcast() for a in t.get_loop_domain()) for t in (tensor, *readers))  # type: ignore[attr-defined]
 
 
 class _Barriers:
-    """Assigns numbers to named barriers: one for each group of threads that synchronizes, the same for the same threads."""
+    """Assigns numbers to named barriers: one per group of threads that synchronizes; the same threads get the same number."""
 
     def __init__(self, shape: BlockShape) -> None:
         self.shape, self.next = shape, 1

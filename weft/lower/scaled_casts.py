@@ -15,27 +15,27 @@ from .kernel_ir import Access, Allocate, Buffer, Kernel, Loop, Nest, Op, ScaledC
 from .state import BuildState
 
 LEAST_ELEMS = 8
-"""The routine makes words of eight codes."""
+"""The device function encodes words of eight codes."""
 
 
 @lowering_pass(needs=["grouped predicates"])
 def join_factors(kernel: Kernel, state: BuildState) -> Kernel:
-    """Let a cast of a vector to 4 bits read what its operand is a product of, where one of the factors is the same for the whole vector.
+    """Fuse the cast of a vector to 4-bit floats with the product before it, if one factor is the same for the whole vector.
 
-    Before: a loop multiplies the elements of a vector, each perhaps after a cast to Float, and nothing but a cast to 4 bits reads the products.
-    After: a `ScaledCast` does both.   Here because: statements with one predicate stand in one body, and each op that reads a product is known.
+    Before: a loop multiplies the elements of a vector, possibly after a cast to Float, and only a cast to 4 bits reads the products.
+    After: a `ScaledCast` does both.   Here because: statements with one predicate are in one body, and every op that reads a product is known.
     """
     ops = [s for s in walk(kernel.body) if isinstance(s, Op)]
     casts = {s: source.buffer for s in ops if (source := _packed_cast(s)) is not None}
     if casts:
         touched = [place.buffer for s in ops for place in (*s.outputs, *s.operands) if isinstance(place, Access)]
-        of_casts = list(casts.values())  # a nest that is written twice has each cast, and what it reads, twice
+        of_casts = list(casts.values())  # a nest that is generated twice contains each cast, and what it reads, twice
         _join(kernel.body, {s: buffer for s, buffer in casts.items() if touched.count(buffer) == 2 * of_casts.count(buffer)})
     return kernel
 
 
 def _packed_cast(s: Op) -> Access | None:
-    """Return what a cast to 4 bits reads, a vector of Floats in registers; None for another op."""
+    """Return the operand of a cast to 4 bits, a vector of Floats in registers; None for another op."""
     if type(s) is not Op or not isinstance(s.expr, PointwiseOp) or s.expr.op_name != "cast" or s.vector_elems % LEAST_ELEMS:
         return None
     source = s.operands[0]
@@ -45,7 +45,7 @@ def _packed_cast(s: Op) -> Access | None:
 
 
 def _join(body: list[Statement], casts: dict[Op, Buffer]) -> None:
-    """Replace the casts of a body, of which each stands with the buffer that only it reads, and the loops that fill these buffers."""
+    """Replace the casts of a body (`casts`: each with the buffer that only it reads), and the loops that fill these buffers."""
     loops: dict[Buffer, Loop] = {}
     for s in body:
         if isinstance(s, Loop) and s.body and isinstance(last := s.body[-1], Op):
@@ -65,7 +65,7 @@ def _join(body: list[Statement], casts: dict[Op, Buffer]) -> None:
 
 
 def _product(loop: Loop, cast: Op) -> tuple[Access, Access | Sym, int] | None:
-    """Return the elements, the factor whose products a loop makes for a cast, and how far the elements lie apart; None where it does more, or other things."""
+    """Return the elements, the factor and the distance of the elements of a loop that only computes the products for a cast; None for other loops."""
     *before, last = [s for s in loop.body if not isinstance(s, Allocate)]
     read = _packed_cast(cast)
     extent = loop.extent.value if loop.extent.is_const else 0

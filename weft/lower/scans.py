@@ -27,12 +27,12 @@ class BadScan(UserError):
 
 
 def accumulator(dtype: DataType) -> DataType:
-    """The type in which a running fold is carried on."""
+    """The accumulator type of a scan."""
     return DataType.Float if dtype.is_reduced_float else dtype
 
 
 def build_scan(state: BuildState, expr: ScanOp, fields: dict[str, Any], lanes: list[int]) -> Scan:
-    """Return the statement of a running fold. Errors: BadScan."""
+    """Return the statement of a scan. Errors: BadScan."""
     output: TensorView = expr.outputs[0]  # type: ignore[assignment]
     groups = state.plan.groups[output]
     dim = state.maps.exact(output.get_logical_domain()[expr.attributes["dim"]])
@@ -54,7 +54,7 @@ def build_scan(state: BuildState, expr: ScanOp, fields: dict[str, Any], lanes: l
 
 @lowering_pass(gives=["scan workspaces"], before=["shared memory"])
 def plan_scans(kernel: Kernel, state: BuildState) -> Kernel:
-    """Give every running fold its workspace in shared memory.
+    """Give every scan its workspace in shared memory.
 
     Before: Scan statements have no workspace.   After: `workspace` is set, two elements per warp along x, or per thread along y.
     """

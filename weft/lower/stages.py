@@ -15,24 +15,24 @@ from .kernel_sync import Arrive, Fence, FenceSync, OneThread, WaitStage
 
 
 def first_thread(kernel: Kernel, body: list[Statement]) -> OneThread:
-    """What one thread of the block does."""
+    """Statements of one thread of the block."""
     return OneThread(tuple(p for p, size in zip(BLOCK_TYPES, kernel.block) if size is not ONE), body)
 
 
 def full(feed: Feed) -> Access:
-    """The barrier that says that the current stage is loaded."""
+    """The barrier of "the current stage is loaded"."""
     assert feed.full is not None
     return Access(feed.full, feed.stage)
 
 
 def empty(feed: Feed) -> Access:
-    """The barrier that says that the current stage has been read."""
+    """The barrier of "the current stage has been read"."""
     assert feed.empty is not None
     return Access(feed.empty, feed.stage)
 
 
 def let_stage(feed: Feed, mapping: dict[Sym, Sym]) -> list[Statement]:
-    """The variable that says which stage it is; `mapping` replaces indices of loops."""
+    """The declaration of the variable with the stage number; `mapping` replaces loop indices."""
     return [] if feed.all_stages == 1 else [Let(feed.stage, substitute(feed.slot, mapping))]
 
 
@@ -41,10 +41,10 @@ def wait_full(feed: Feed, mapping: dict[Sym, Sym]) -> WaitStage:
 
 
 def issue_bulk(feed: Feed, units: list[Statement]) -> list[Statement]:
-    """One thread's loads of a stage: the barrier hears how many bytes come, then the copies start.
+    """One thread's loads of a stage: announce the bytes to the barrier, then start the copies.
 
-    Where a stage is used again, threads have read it in the generic proxy, and a barrier alone does not order that before a write of the async proxy.
-    The thread that issues has waited for them, so that its fence serves all; it is out of their way.
+    Threads have read a reused stage through the generic proxy, and a barrier alone does not order these reads before writes of the async proxy. The issuing
+    thread has waited for the readers, so its fence covers all of them, and they need none.
     """
     fence = [FenceSync(Fence.proxy, "after what has been read there")] if feed.loops else []
     return [*fence, *_issue(feed, units)]
@@ -63,7 +63,7 @@ def _issue(feed: Feed, units: list[Statement]) -> list[Statement]:
 
 
 def _bytes_of(unit: Statement) -> tuple[Sym, Sym] | None:
-    """Return (condition, bytes) of a load, None when a loop's iterations differ."""
+    """Return (condition, bytes) of a load, None if the iterations of a loop differ."""
     if isinstance(unit, BulkCopy):
         return unit.predicate, unit.moved_bytes
     if isinstance(unit, Loop) and len(unit.body) == 1:
@@ -74,11 +74,11 @@ def _bytes_of(unit: Statement) -> tuple[Sym, Sym] | None:
 
 
 NO_THREADS: dict[str, Sym] = {p.value: ZERO for p in BLOCK_TYPES}
-"""One thread stands for all: conditions that choose a thread are met."""
+"""All thread indices 0, the thread that issues: conditions that select a thread hold."""
 
 
 def check_readers(kernel: Kernel, feeds: dict[TensorView, Feed], feed: Feed, body: list[Statement]) -> None:
-    """Check that what a feed brings is read in the body where it is loaded, and not by other loads of that body. Errors: BadRing."""
+    """Check that the tensors of a feed are read in the body where they are loaded, and not by other loads of that body. Errors: BadRing."""
     here = sum(1 for s in walk(body) if isinstance(s, Op) and is_reader(s, feed.tensors))
     everywhere = sum(1 for s in walk(kernel.body) if isinstance(s, Op) and is_reader(s, feed.tensors))
     if here != everywhere:

@@ -30,7 +30,7 @@ LANE_TYPES = (ParallelType.vectorize, ParallelType.group, ParallelType.tma)
 
 
 def absorbs_lanes(folded: TensorView) -> bool:
-    """True for the result of a reduction each element of which takes a whole vector."""
+    """True for the result of a reduction that folds a whole vector into each element."""
     return any(axis.parallel in LANE_TYPES and axis.is_reduction() for axis in folded.get_loop_domain())
 
 
@@ -53,7 +53,7 @@ class BuildState:
         self.launch = launch_sizes(self.plan, static_block)
         self.divisors = vector_divisors(fusion)
         self.bulk_sizes: set[Sym] = set()
-        self.predicates: dict[frozenset[Sym], Sym] = {}  # a predicate by its parts: the same whatever their order, so that neighbours share an `if`
+        self.predicates: dict[frozenset[Sym], Sym] = {}  # predicate by its set of parts: independent of their order, so that neighbours share an `if`
         self.buffers: dict[TensorView, Buffer] = {}
         self.feeds: dict[TensorView, Feed] = plan_feeds(self.plan, self.launch)
         self.handed_over = [t for e in self.exprs for t in e.tensor_outputs if is_handed_over(t)]
@@ -62,18 +62,18 @@ class BuildState:
         self.needed = needed_elements(fusion)
 
     def indexer(self, expr: Expr, fixed: Iterable[IterDomain] = (), *, at_row_end: bool = False) -> Indexer:
-        """Return the indices around `expr`. fixed, at_row_end: see Indexer."""
+        """Return the indexer of the loops around `expr`. fixed, at_row_end: see Indexer."""
         nest, twofold = self.plan.nest(expr), self.plan.twofold(expr)
         return Indexer(self.maps, self.table, nest, self.divisors, self.launch, fixed, at_row_end=at_row_end, twofold=twofold)
 
     def positions(self, tensor: TensorView) -> list[int]:
-        """Loop positions of `tensor` that its buffer (registers or shared memory) has storage for."""
+        """Loop positions of `tensor` that are dimensions of its buffer (registers or shared memory)."""
         is_local = tensor.memory_type is MemoryType.local
         out = []
         for k, (axis, group) in enumerate(zip(tensor.get_loop_domain(), self.plan.groups[tensor])):
             if axis.is_reduction() or axis.is_broadcast() or group.parallel in GRID_TYPES:
                 continue
-            if group.parallel in BLOCK_TYPES:  # threads share shared memory in every iteration of the loops around, and have registers of their own
+            if group.parallel in BLOCK_TYPES:  # shared memory is common to the threads in every iteration of the outer loops; registers are private
                 kept = not is_local
             else:
                 kept = k >= stage_position(tensor)
@@ -109,19 +109,19 @@ class BuildState:
 
 
 def is_handed_over(tensor: TensorView) -> bool:
-    """True for a tensor of this kernel in global memory that is complete before its readers start: blocks hand it to each other."""
+    """True for an intermediate tensor in global memory that is complete before its readers start: blocks exchange data through it."""
     is_kept = tensor.is_fusion_output or tensor.is_fusion_input
     return tensor.memory_type is MemoryType.global_ and not is_kept and tensor.compute_at == 0
 
 
 def bound_reductions(state: BuildState, tensor: TensorView) -> list[ParallelType]:
-    """The parallel types that run reduction axes of `tensor`, in more than one thread or block."""
+    """The parallel types of the reduction axes of `tensor` with more than one thread or block."""
     pairs = zip(tensor.get_loop_domain(), state.plan.groups[tensor])
     return [g.parallel for axis, g in pairs if axis.is_reduction() and g.parallel.is_bound and state.launch[g.parallel] is not ONE]
 
 
 def launch_sizes(plan: LoopPlan, static_block: dict[ParallelType, int]) -> dict[ParallelType, Sym]:
-    """Return iterations per bound parallel type: the largest extent bound to it, padded where an axis asks for it, or what is fixed."""
+    """Return iterations per bound parallel type: the largest extent bound to it, padded if an axis requires it, or the fixed size."""
     sizes: dict[ParallelType, Sym] = {}
     padded: set[ParallelType] = set()
     for tensor, groups in plan.groups.items():
@@ -140,14 +140,14 @@ def launch_sizes(plan: LoopPlan, static_block: dict[ParallelType, int]) -> dict[
 
 
 def vector_divisors(fusion: Fusion) -> dict[Sym, int]:
-    """Return extent -> number that must divide it: the sources of the splits that make vectors, and axes in whole blocks."""
+    """Return extent -> number that must divide it: for the sources of splits into vectors, and for axes of whole blocks."""
     out: dict[Sym, int] = {}
     for tensor in fusion.tensors():
         for axis in tensor.get_loop_domain():
             transform = axis.definition()
             if axis.parallel is ParallelType.vectorize and isinstance(transform, Split) and axis.sym.is_const and axis is transform.inner():
                 source, lanes = transform.source(), int(axis.sym.value)  # type: ignore[arg-type]
-                while _is_inner_part(source, lanes):  # a vector of a tile is one of what the tile is a part of
+                while _is_inner_part(source, lanes):  # a vector of a tile is also a vector of the axis that was split into tiles
                     source = source.definition().source()  # type: ignore[union-attr]
                 if not source.sym.is_const and not transform.is_phased and not transform.overlaps and not lanes_of_row(tensor):
                     out[source.sym] = max(out.get(source.sym, 1), lanes)

@@ -26,10 +26,10 @@ THREADS = tuple(p.value for p in BLOCK_TYPES)
 
 @lowering_pass(needs=["grouped predicates"])
 def join_tile_scales(kernel: Kernel, state: BuildState) -> Kernel:
-    """Keep the scales of a loop over four rows of a tile, and store them behind it.
+    """Collect the scales of a loop over four rows of a tile, and store them together after it.
 
-    Before: each row stores a scale of a byte per block, and the addresses of the rows are four bytes apart.   After: `KeepScale` in the loop, `StoreScales`
-    behind it; a row that is not there gives zeros, as padding has.   Here because: what stands under conditions that differ between threads is known.
+    Before: each row stores a one-byte scale per block, and the addresses of the rows are four bytes apart.   After: `KeepScale` in the loop, `StoreScales`
+    after it; a row that does not exist gives zeros, as in the padding.   Here because: conditions that differ between threads are Ifs around their statements.
     """
     if any(extent is not ONE for extent in kernel.block[1:]):
         return kernel
@@ -42,7 +42,7 @@ def join_tile_scales(kernel: Kernel, state: BuildState) -> Kernel:
 
 
 def _joined(loop: Loop) -> list[Statement] | None:
-    """Return the loop, with what stands before and behind it; None where it stores no scales, or others. Changes the loop."""
+    """Return the loop, with the statements before and after it; None if it stores no such scales. Changes the loop."""
     found = list(_stores(loop.body, (), TRUE))
     if len(found) != 1:
         return None
@@ -91,7 +91,7 @@ def _thread(index: Sym) -> Sym | None:
 
 
 def _are_neighbours(index: Sym, row: Sym) -> bool:
-    """True where four rows are four bytes apart, and four neighbouring threads have the four columns of a tile."""
+    """True if four rows are four bytes apart, and four neighbouring threads have the four columns of a tile."""
     thread = _thread(index)
     if thread is None or sub(substitute(index, {row: add(row, 1)}), index) is not const(TILE_COLUMNS):
         return False

@@ -24,7 +24,7 @@ from .state import BuildState
 MOST_RANK, MOST_BOX_ELEMS, CHUNK_BYTES = 5, 256, 16
 """Source: CUDA driver API, cuTensorMapEncodeTiled."""
 STAGE_BYTES = 128
-"""What the place of a tile in shared memory is a multiple of. Source: PTX ISA, cp.async.bulk.tensor."""
+"""Alignment of a tile in shared memory. Source: PTX ISA, cp.async.bulk.tensor."""
 SWIZZLE_ROWS = 8
 """Rows of 128 bytes after which a swizzle repeats."""
 
@@ -36,7 +36,7 @@ class BadTile(UserError):
 
 
 def swizzle_bytes(tensor: TensorView) -> int:
-    """The swizzle of a tensor in shared memory, that its load or its store asks for; 0 for none."""
+    """The swizzle of a tensor in shared memory that its load or store requires; 0 for none."""
     if tensor.memory_type is not MemoryType.shared:
         return 0
     exprs = [tensor.definition(), *tensor.uses()]
@@ -45,7 +45,7 @@ def swizzle_bytes(tensor: TensorView) -> int:
 
 
 def swizzled(tensor: TensorView, index: Sym) -> Sym:
-    """Return where element `index` of a tensor in shared memory lies."""
+    """Return the swizzled address of element `index` of a tensor in shared memory."""
     found = tensor.shared_swizzle
     bytes_ = swizzle_bytes(tensor)
     if bytes_:
@@ -139,14 +139,14 @@ class BulkMisaligned(UserError):
 
 
 def require_multiple(state: BuildState, tensor: TensorView, elems: Sym, what: str) -> None:
-    """See to it that `elems` elements of `tensor` are whole units of a bulk copy, by a check on the host where sizes decide. Errors: BulkMisaligned."""
+    """Ensure that `elems` elements of `tensor` are whole units of a bulk copy; if this depends on sizes, add a check on the host. Errors: BulkMisaligned."""
     for factors, coefficient in terms(elems).items():
         bits = coefficient * tensor.dtype().bits
         needed = BULK_BYTES * 8 // math.gcd(BULK_BYTES * 8, bits)
         if needed == 1:
             continue
         sizes = [f for f in factors if f.is_var and f.extent is None and str(f.payload).startswith("T")]
-        size = product(sizes)  # of axes that were merged, together
+        size = product(sizes)  # the product of merged axes
         if any(state.divisors.get(f, 1) % needed == 0 for f in (*sizes, size)):
             continue
         if not sizes:

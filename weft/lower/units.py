@@ -14,13 +14,14 @@ from .indexing import Indexer
 
 
 def begins_anywhere(tensor: TensorView) -> bool:
-    """True for what bulk copies bring in whole units from rows that begin anywhere in one; see `weft.schedule.circular.load_whole_units`."""
+    """True for a tensor that bulk copies load in whole 16-byte units from rows that begin anywhere within one; see
+    `weft.schedule.circular.load_whole_units`."""
     definition = tensor.definition()
     return definition is not None and bool(definition.attributes.get("whole_units", False))
 
 
 def elems_beyond(tensor: TensorView) -> Sym:
-    """Return how many elements behind a block's part of a row its vectors have: as many as the row skips in front of its first vector."""
+    """Return how many elements the vectors of a block's part of a row extend beyond it: as many as the row skips before its first vector."""
     elems = tensor.definition().attributes.get("phased_elems", 0)  # type: ignore[union-attr]
     return skipped_variable(elems) if elems else ZERO
 
@@ -32,7 +33,7 @@ def lanes_of_row(tensor: TensorView) -> int:
 
 
 def units_extent(tensor: TensorView, extent: Sym) -> Sym:
-    """Return the elements of the units that hold `extent` elements, wherever these begin."""
+    """Return the number of elements in the units that hold `extent` elements, for any start."""
     per_unit = BULK_BYTES * 8 // tensor.dtype().bits
     return mul(add(ceildiv(extent, per_unit), 1), per_unit)
 
@@ -40,7 +41,7 @@ def units_extent(tensor: TensorView, extent: Sym) -> Sym:
 def skipped_elems(indexer: Indexer, tensor: TensorView) -> Sym:
     """Return how many elements of its first unit precede a row of `tensor`: the row's offset in shared memory.
 
-    Parts of a row begin at multiples of a unit behind its start, so that this holds for them, too.
+    Parts of a row begin at multiples of a unit after its start, so they have the same offset.
     """
     source = tensor.definition().tensor_inputs[0]  # type: ignore[union-attr]
     along: set[IterDomain] = set()

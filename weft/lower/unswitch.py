@@ -25,11 +25,11 @@ from .state import BuildState
 
 @lowering_pass(needs=["pipelines", "peeled rows"], gives=["unswitched"], before=["grouped predicates"])
 def unswitch_loops(kernel: Kernel, state: BuildState) -> Kernel:
-    """Write the nests that the schedule unswitches without bounds where a test finds that all of them hold, else as they are.
+    """Generate unswitched nests twice: without bounds checks, if one test shows that all bounds hold, and unchanged otherwise.
 
-    Before: predicates hang on ops; an unswitched loop says so, also one of one iteration.   After: no loop is unswitched, and none of these has one
-    iteration. Of unswitched loops inside each other the outermost is tested. A nest without bounds to test, or with an exchange between the blocks of a
-    cluster, whose start is prepared in the text once, is written once.
+    Before: predicates belong to ops; unswitched loops are marked, also those of one iteration. After: no loop is marked, and none has one iteration. Of nested
+    unswitched loops the outermost is tested. A nest is generated once if it has no bounds to test, or an exchange between the blocks of a cluster, which may
+    occur only once in the text.
     Here because: loads, waits and barriers have their places, so that both branches have them; bounds are still parts of predicates.
     """
     block = kernel.compute_block or kernel.block
@@ -40,7 +40,7 @@ def unswitch_loops(kernel: Kernel, state: BuildState) -> Kernel:
 
 
 def _body(statements: list[Statement], around: Ranges, ragged: frozenset[Sym]) -> list[Statement]:
-    """Return the statements with their unswitched nests written twice. ragged: sizes whose bounds no test asks for."""
+    """Return the statements with their unswitched nests generated twice. ragged: sizes whose bounds are not tested."""
     out: list[Statement] = []
     for s in statements:
         if isinstance(s, Loop) and s.is_unswitched:
@@ -55,7 +55,7 @@ def _body(statements: list[Statement], around: Ranges, ragged: frozenset[Sym]) -
 
 
 def _two_loops(loop: Loop) -> list[Statement]:
-    """Return a loop over nothing but the two branches as one over the iterations for which the test holds, and one over the rest."""
+    """Split a loop that contains only the two branches into one over the iterations in which the test holds, and one over the rest."""
     nest = loop.body[0] if len(loop.body) == 1 else None
     if not isinstance(nest, Unswitched) or loop.start is not ZERO or loop.extent.is_const:
         return [loop]
@@ -80,7 +80,7 @@ def _both(loop: Loop, around: Ranges, ragged: frozenset[Sym]) -> list[Statement]
 
 
 def _plain(statements: list[Statement]) -> list[Statement]:
-    """Return the statements with nothing unswitched in them; what stood there for it alone is taken out."""
+    """Return the statements without unswitched loops; statements that were there only for these are removed."""
     out: list[Statement] = []
     for s in statements:
         if isinstance(s, Nest):
@@ -92,7 +92,7 @@ def _plain(statements: list[Statement]) -> list[Statement]:
 
 
 def _strongest(tests: list[Sym]) -> list[Sym]:
-    """Return the tests that no other one implies: of positions below the same end the largest."""
+    """Return the tests that no other one implies: of several positions with the same end, the largest."""
     out: list[Sym] = []
     for test in tests:
         same = [t for t in out if t.args[1] is test.args[1]]

@@ -42,11 +42,11 @@ _READERS = {
     MemoryType.local: BLOCK_TYPES + GRID_TYPES,
     MemoryType.shared: GRID_TYPES,
 }
-"""Who has its own copy of a tensor: each thread its registers, each block its shared memory."""
+"""The parallel types with private copies of a tensor: each thread has its registers, each block its shared memory."""
 
 
 def check_axes(state: BuildState) -> None:
-    """Check that no tensor has one axis twice, as x + transpose(x) has, or two that one index is for. Errors: SameAxis, BoundTwice."""
+    """Check that no tensor has one axis twice, as in x + transpose(x), or two axes with one index. Errors: SameAxis, BoundTwice."""
     for tensor, groups in state.plan.groups.items():
         seen: dict[IterDomain, IterDomain] = {}
         for axis in tensor.get_logical_domain():
@@ -65,7 +65,7 @@ def check_axes(state: BuildState) -> None:
 def check_parallel(state: BuildState) -> None:
     """Check every tensor against its readers.
 
-    Errors: InconsistentParallel for a tensor in registers (in shared memory) that another thread (block) reads than the one that made it;
+    Errors: InconsistentParallel for a tensor in registers (in shared memory) that is read by another thread (block) than the one that computed it;
     UnsharedGlobal for one in global memory, which no barrier orders across threads.
     """
     plan, launch = state.plan, state.launch
@@ -87,7 +87,7 @@ def check_parallel(state: BuildState) -> None:
 
 
 def _bound(state: BuildState, tensor: TensorView, kind: ParallelType) -> int | None:
-    """Return the position of the loop that `kind` runs in `tensor`, over elements that differ or by the first alone (an axis of extent 1)."""
+    """Return the position of the loop of `tensor` that is bound to `kind`, over different elements or for the first index only (an axis of extent 1)."""
     for k, (axis, group) in enumerate(zip(tensor.get_loop_domain(), state.plan.groups[tensor])):
         if group.parallel is kind and not axis.is_broadcast() and state.launch[kind] is not ONE:
             return k
@@ -95,22 +95,21 @@ def _bound(state: BuildState, tensor: TensorView, kind: ParallelType) -> int | N
 
 
 def _is_read_by_its_maker(state: BuildState, tensor: TensorView, k: int, expr: Expr) -> bool:
-    """Return whether `expr` reads, in each thread (block), those elements of `tensor` that the same one has made: by what its loop `k` is there.
+    """Return whether `expr` reads, in each thread (block), only elements of `tensor` that the same one computed, judged by loop `k`. A reduction's result is in
+    all of its threads.
 
-    A reduction's result is in all of its threads.
-
-    One loop in both is not enough: a maximum over the columns of a tensor may run in the very loop over rows and columns that its reader shares with
-    the tensor, and yet it reads all columns.
+    Sharing the loop is not enough: a maximum over the columns of a tensor may run in the loop over rows and columns that its reader shares with the tensor, and
+    it still reads all columns.
     """
     reader: TensorView = expr.outputs[0]  # type: ignore[assignment]
     if tensor.get_loop_domain()[k].is_reduction():
         return True
     group = state.plan.groups[tensor][k]
-    if group.extent is ONE:  # made by the first thread: nobody else may read it
+    if group.extent is ONE:  # computed by the first thread: no other one may read it
         theirs = _bound(state, reader, group.parallel)
         return theirs is not None and state.plan.groups[reader][theirs].extent is ONE
     axis = consumer_axis(state.maps, tensor, k, reader)
-    if axis is None:  # by other transforms, as where one is split by 1
+    if axis is None:  # derived by other transforms, such as a split by 1
         return state.indexer(expr).find(group.axis) is group.index
     other = state.plan.groups[reader][reader.get_loop_domain().index(axis)]
     return other is group or other.parallel is group.parallel and state.maps.almost_exact(other.axis) is state.maps.almost_exact(group.axis)

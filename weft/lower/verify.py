@@ -29,7 +29,7 @@ from .lookups import position_variable, scatter_variable
 from .verify_bounds import RuleBroken, check_bounds
 
 MANY = 1 << 20
-"""A size for which every loop has several iterations."""
+"""A size large enough that every loop has several iterations."""
 THREADS = {p.value for p in BLOCK_TYPES}
 BLOCKS = {p.value for p in GRID_TYPES}
 
@@ -41,7 +41,7 @@ class BrokenKernel(InternalError):
 
 
 def verify(kernel: Kernel, state: BuildState, after: str, given: frozenset[str]) -> None:
-    """Check the kernel after a pass. given: what the passes so far promise (`weft.lower.contracts`).
+    """Check the kernel after a pass. given: properties that the passes so far established (`weft.lower.contracts`).
 
     Errors: BrokenKernel with the pass and the rule.
     """
@@ -63,7 +63,7 @@ def verify(kernel: Kernel, state: BuildState, after: str, given: frozenset[str])
 # ---------------------------------------------------------------- names
 @dataclass(frozen=True)
 class _Scope:
-    """What is defined where a statement stands."""
+    """The names that are defined at a statement."""
 
     variables: frozenset[Sym]
     buffers: frozenset[Buffer]
@@ -71,7 +71,7 @@ class _Scope:
 
 
 def _names(kernel: Kernel, state: BuildState, given: frozenset[str]) -> None:
-    """Every variable and every buffer is defined in front of its first use, in the same body or one around."""
+    """Check that every variable and buffer is defined before its first use, in the same body or an enclosing one."""
     free: set[str] = set()  # names that a later pass defines
     if "pipelines" not in given:
         free |= {str(f.stage.payload) for f in state.feeds.values() if f.stage.is_var}
@@ -82,7 +82,7 @@ def _names(kernel: Kernel, state: BuildState, given: frozenset[str]) -> None:
 
 
 def _names_of(body: list[Statement], scope: _Scope, free: set[str]) -> _Scope:
-    """Check a body; return what is defined behind it."""
+    """Check a body; return the names that are defined after it."""
     for s in body:
         known = scope
         if isinstance(s, Op) and isinstance(s.expr, LookupOp):
@@ -132,7 +132,7 @@ def _check_variables(value: Sym, s: Statement, scope: _Scope, free: set[str]) ->
 
 
 def _buffers(s: Statement) -> Iterator[Buffer]:
-    """The buffers that a statement uses, but those that stand in a parameter."""
+    """The buffers that a statement uses, without those of kernel parameters."""
     if isinstance(s, Op):
         places = [p for p in (*s.outputs, *s.operands) if isinstance(p, Access)]
         yield from (p.buffer for p in places if p.buffer.memory is not MemoryType.global_)
@@ -154,7 +154,7 @@ def _shown(s: Statement) -> str:
 
 # ---------------------------------------------------------------- divergence
 def _uniform(body: list[Statement], divergent: str | None) -> None:
-    """No barrier, and nothing that all threads execute together, stands where only some threads come."""
+    """Check that no barrier or collective statement is in a divergent branch."""
     for s in body:
         if divergent is not None and (isinstance(s, (Sync, Roles)) or is_collective(s) and not _is_alone(s)):
             raise RuleBroken(f"{_shown(s)} is executed by all threads of a block, and stands under {divergent}")
@@ -178,7 +178,7 @@ def _uniform(body: list[Statement], divergent: str | None) -> None:
 
 
 def _branches(kernel: Kernel) -> None:
-    """Both blocks of a branch write the same of what is declared around it."""
+    """Check that both blocks of a branch write the same outer variables."""
     for s in walk(kernel.body):
         if isinstance(s, Branch):
             first, second = ({o.buffer for t in walk(b.body) if isinstance(t, Op) for o in t.outputs} - _declared(b) for b in s.branches)
@@ -192,7 +192,7 @@ def _declared(nest: Nest) -> set[Buffer]:
 
 
 def _is_alone(s: Statement) -> bool:
-    """True for a reduction without threads to fold."""
+    """True for a reduction across one thread only."""
     return isinstance(s, Reduce) and not s.thread_types and not s.grid_types
 
 
@@ -203,7 +203,7 @@ def _depends_on_threads(values: Iterable[Sym]) -> bool:
 # ---------------------------------------------------------------- hazards
 @dataclass
 class _Hazards:
-    """Walks a kernel as a thread does, loops twice, and knows what it has seen of shared memory since the last barrier."""
+    """Walks a kernel in program order, each loop twice, and tracks the accesses to shared memory since the last barrier."""
 
     kernel: Kernel
     state: BuildState
@@ -255,7 +255,7 @@ class _Hazards:
                     self.waited = before
 
     def operands(self, s: Statement) -> None:
-        """Note what a statement reads."""
+        """Record what a statement reads."""
         if not isinstance(s, Op):
             return
         for tensor in (o.buffer.tensor for o in s.operands if isinstance(o, Access) and o.buffer.memory is MemoryType.shared):
@@ -276,7 +276,8 @@ class _Hazards:
 
 # ---------------------------------------------------------------- stages
 def _stages(kernel: Kernel, feed: Feed) -> None:
-    """The barriers of a feed are initialised, somebody arrives at each that is waited for, and the n-th wait for a stage waits for its n-th phase."""
+    """Check that the barriers of a feed are initialised, that each one waited for has an arrival, and that the n-th wait for a stage waits for its n-th
+    phase."""
     for barrier in (feed.full, feed.empty):
         if barrier is None:
             continue
@@ -301,7 +302,7 @@ def _waits(body: list[Statement], loops: tuple[Loop, ...], lets: dict[Sym, Sym],
 
 
 def _phases(wait: WaitStage, loops: tuple[Loop, ...], lets: dict[Sym, Sym], feed: Feed) -> None:
-    """Go through the first iterations of the loops around a wait, with everything else fixed."""
+    """Evaluate a wait in the first iterations of the loops around it, with everything else fixed."""
     stage = lets.get(wait.barrier.index, wait.barrier.index)
     around = [loop for loop in loops if loop.start is ZERO and loop.index in variables(stage) | variables(wait.phase)]
     values = (stage, wait.phase, *(loop.extent for loop in around))

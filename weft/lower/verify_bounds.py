@@ -24,7 +24,7 @@ from .state import absorbs_lanes
 
 SIZES = (1, 2, 3, 7, 8, 31, 64, 100, 129, 256, 1000, 1024, 4096)
 TRIES, KEPT = 40, 2
-"""How many sizes are drawn, and with how many of those that the host allows a kernel is gone through."""
+"""How many sets of sizes are drawn, and with how many of those that the host allows a kernel is evaluated."""
 MOST_THREADS = 1024
 Env = dict[Sym, Number]
 
@@ -34,7 +34,7 @@ class RuleBroken(Exception):
 
 
 def check_bounds(kernel: Kernel) -> None:
-    """Raise RuleBroken for an access that runs and is outside of its buffer."""
+    """Raise RuleBroken for an access that is executed and outside of its buffer."""
     draw = random.Random(1)
     values = [value for s in walk(kernel.body) for value in (*expressions_of(s), *([s.start] if isinstance(s, Loop) else []))]
     sizes = [v for v in dict.fromkeys(v for value in (*values, *_of_launch(kernel)) for v in variables(value)) if is_host_variable(v)]
@@ -46,7 +46,7 @@ def check_bounds(kernel: Kernel) -> None:
                 continue
             for thread in _threads(kernel, env, draw):
                 _Thread(kernel, {**env, **thread}).body(kernel.body, {**env, **thread})
-        except ZeroDivisionError:  # a size of 0 that a reshape divides by, which the host refuses
+        except ZeroDivisionError:  # a reshape divides by a size of 0, which the host refuses
             continue
         kept += 1
         if kept == KEPT:
@@ -73,7 +73,7 @@ def _is_allowed(kernel: Kernel, env: Env) -> bool:
 
 
 def _threads(kernel: Kernel, env: Env, draw: random.Random) -> list[Env]:
-    """The first thread, the last and two others, as values of the variables that stand for their indices."""
+    """The first thread, the last and two others, as values of the index variables."""
     launch = zip((*GRID_TYPES, *BLOCK_TYPES), (*kernel.grid, *(kernel.compute_block or kernel.block)))
     counts = {p.value: max(1, evaluate_int(n, env)) for p, n in launch}
     found = [dict.fromkeys(counts, 0), {name: n - 1 for name, n in counts.items()}]
@@ -83,7 +83,7 @@ def _threads(kernel: Kernel, env: Env, draw: random.Random) -> list[Env]:
 
 
 class _Thread:
-    """Goes through a kernel as one thread, with the first and the last index of each loop."""
+    """Evaluates a kernel as one thread, with the first and the last index of each loop."""
 
     def __init__(self, kernel: Kernel, env: Env) -> None:
         self.reach = {buffer: _reach(buffer, env) for buffer in kernel.buffers.values()}
@@ -114,7 +114,7 @@ class _Thread:
                 self.op(s, env)
 
     def op(self, s: Op, env: Env) -> None:
-        """Check the accesses of an op; a lookup finds its source by values that are not known here."""
+        """Check the accesses of an op; the source index of a lookup depends on values that are not known here."""
         places = [(out, 1 if isinstance(s.expr, ReductionOp) and absorbs_lanes(out.buffer.tensor) else s.vector_elems) for out in s.outputs]
         places += [(place, s.vector_elems) for place in s.operands[:1] if isinstance(place, Access) and not isinstance(s.expr, LookupOp)]
         places += [(place, 1) for place in s.operands[1:] if isinstance(place, Access)]  # a fill value, positions
@@ -122,7 +122,7 @@ class _Thread:
             if isinstance(s.expr, BlockSampleOp) or not _is_known(place.index, env):
                 continue
             if elems > 1 and any(evaluate_int(d, env) % elems for d in _divisors(place.index)):
-                continue  # vectors across the ends of rows: schedulers choose none for such sizes, and the host does not check it
+                continue  # vectors across the ends of rows: schedulers choose none for such sizes, and the host has no check for it
             first, reach = evaluate_int(place.index, env), self.reach.get(place.buffer, evaluate_int(place.buffer.elems, env))
             if first < 0 or first + elems > reach:
                 sizes = ", ".join(f"{v.payload} = {n}" for v, n in env.items())
@@ -130,8 +130,8 @@ class _Thread:
 
 
 def _reach(buffer: Buffer, env: Env) -> int:
-    """The elements of a buffer; of a tensor of the caller up to its last one in memory."""
-    has_room = bool(partial_vector(buffer.tensor))  # between rows of partial results
+    """The number of elements of a buffer; for a tensor of the caller, up to its last element in memory."""
+    has_room = bool(partial_vector(buffer.tensor))  # padding between rows of partial results
     strides = buffer.tensor.strides() if buffer.memory is MemoryType.global_ and not has_room else {}
     if buffer.memory is not MemoryType.global_ or sample_of(buffer.tensor) is not None or not strides:
         return evaluate_int(buffer.elems, env) if sample_of(buffer.tensor) is None or buffer.memory is not MemoryType.global_ else 1 << 62
@@ -142,7 +142,7 @@ def _reach(buffer: Buffer, env: Env) -> int:
 
 
 def _divisors(index: Sym) -> Iterator[Sym]:
-    """What remainders in an index are taken by."""
+    """The divisors of remainders in an index."""
     for arg in index.args:
         yield from _divisors(arg)
     if index.op == "mod":
@@ -154,7 +154,7 @@ def _is_known(value: Sym, env: Env) -> bool:
 
 
 def _holds(condition: Sym, env: Env) -> bool:
-    """Whether a condition holds; what is not known here (whether this block is the last) does."""
+    """Whether a condition holds; unknown ones (whether this block is the last) count as true."""
     return all(not _is_known(part, env) or bool(evaluate(part, env)) for part in conjuncts(condition))
 
 

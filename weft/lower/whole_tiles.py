@@ -15,17 +15,17 @@ from .kernel_ir import Access, Buffer, TurnTile
 from .state import BuildState
 
 SECTOR_BYTES, VECTOR_BYTES = 32, 16
-"""What rows of a tile begin with, and what is copied at once, in device/turned.cuh."""
+"""The alignment of a tile's rows, and the bytes copied at once, in device/turned.cuh."""
 MOST_LANES = 8
 
 
 def tile_of_copy(expr: Expr) -> WholeTile | None:
-    """Return the tile that a copy moves whole, or None."""
+    """Return the tile that one statement copies as a whole, or None."""
     return expr.attributes.get("whole_tile") if isinstance(expr, LoadStoreOp) else None
 
 
 def is_part_of_tile(expr: Expr) -> bool:
-    """True for a copy that a later one, which moves tiles whole, does along."""
+    """True for a copy that is done by a later one that moves whole tiles."""
     return isinstance(expr, LoadStoreOp) and expr.attributes.get("whole_tile", 0) is None
 
 
@@ -50,7 +50,7 @@ def turn_tile(state: BuildState, expr: Expr, tile: WholeTile) -> TurnTile:
     assert isinstance(far, Access) and isinstance(near, Access)
 
     def at(value: Sym, element: int) -> Sym:
-        """A value for the tile's element of this number, counted across first."""
+        """The value at the tile's element with this number, counted along the innermost axis first."""
         places: dict[Sym, Sym] = {}
         for group in reversed(groups):
             if group.index is not ZERO:
