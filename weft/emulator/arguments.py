@@ -21,7 +21,7 @@ class BadLaunch(UserError):
 
 
 RESERVED_SHARED_BYTES = 1024
-"""Shared memory that the system takes of each block. Source: CUDA C++ Programming Guide, compute capability 8.x and later."""
+"""Shared memory that the system reserves in each block. Source: CUDA C++ Programming Guide, compute capability 8.x and later."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,12 @@ class ChipLimits:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory a kernel may touch; its argument value is the address.
+    """Memory that a kernel may access; the argument's value is the address.
 
-    `written`: the kernel may write it. `initialised`: it holds data before the launch; else reads before writes are
-    findings, and so are bytes left unwritten at the end, unless it is a `workspace`. `constant`: no earlier kernel of the
+    `written`: the kernel may write it. `initialised`: it contains data before the launch; otherwise reads before writes are findings, and so are bytes that are
+    unwritten at the end, unless it is a `workspace`. `constant`: no earlier kernel of the
     stream writes it (weights), so it may be read before griddep_wait(). `left_zero`: all bits
-    must be 0 after the launch (semaphores). `keep` holds a reference to whatever owns the
-    memory.
+    must be 0 after the launch (semaphores). `keep` is a reference to the owner of the memory.
     """
 
     address: int
@@ -108,7 +107,7 @@ Dim3 = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Geometry:
-    """Grid, block, cluster and dynamic shared memory of a launch. shared_tensors: bytes of each tensor there that the kernel was built with."""
+    """Grid, block, cluster and dynamic shared memory of a launch. shared_tensors: bytes of each named tensor in shared memory."""
 
     grid: Dim3
     block: Dim3
@@ -162,13 +161,13 @@ class LaunchOptions:
     timeout_s: float = 60.0
     schedule: str | None = None
     copy_timing: str | None = None
-    copy_pieces: int = 2  # a phase that ends early shows only between two pieces, of which either may come first
+    copy_pieces: int = 2  # a phase that completes too early shows only between two pieces, which arrive in either order
     registers_per_thread: int = 0
     stack_kib: int = 64
     max_findings: int = 20
     preempt: Sequence[int] | None = None
     overlaps_previous: bool = False
-    overlap: str = "early"  # of two kernels: what the second one starts before
+    overlap: str = "early"  # of two kernels: how early the second one starts
 
     @property
     def overlap_code(self) -> int:
@@ -196,7 +195,7 @@ class LaunchOptions:
 
 
 def merged(buffers: Iterable[Buffer]) -> list[Buffer]:
-    """One registration per memory range: a tensor passed twice is written if either is."""
+    """Merge buffers of one memory range: a tensor that is passed twice counts as written if either is."""
     by_range: dict[tuple[int, int], Buffer] = {}
     for b in buffers:
         old = by_range.get((b.address, b.bytes))

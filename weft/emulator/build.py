@@ -20,9 +20,9 @@ from weft.errors import InternalError, UserError
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE / "runtime"
 
-# Contraction as ptxas does it; integer overflow wraps and float* may alias int*, as the generated text expects.
+# Contraction as in ptxas; integer overflow wraps and float* may alias int*, as the generated text requires.
 KERNEL_FLAGS = ("-O2", "-w", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fwrapv", "-fno-strict-aliasing")
-# The inlined context switch pushes below the stack pointer, hence no red zone.
+# The inlined context switch writes below the stack pointer, so there must be no red zone.
 RUNTIME_FLAGS = ("-O2", "-w", "-fvisibility=hidden", "-fno-threadsafe-statics", "-fno-strict-aliasing")
 # The sanitizer's instrumentation without its runtime; runtime/raw_net.cpp has the hooks.
 RAW_NET_FLAGS = ("-fsanitize=thread", "-DWEFT_RAW_NET=1")
@@ -46,7 +46,7 @@ class RuntimeDoesNotCompile(InternalError):
 
 @dataclass(frozen=True)
 class Built:
-    """A shared library. `name` has the digest of what it was made from."""
+    """A shared library. `name` contains the digest of its inputs."""
 
     name: str
     code: bytes
@@ -96,9 +96,10 @@ def build_runtime(toolchain: Toolchain | None = None) -> Built:
 
 
 def build_kernel(source: str, *, check_races: bool, raw_net: bool = False, toolchain: Toolchain | None = None, is_foreign: bool = False) -> Built:
-    """Return the compiled kernel of a translation unit. `raw_net`: it calls the runtime for accesses around the primitives.
+    """Return the compiled kernel of a translation unit. `raw_net`: it also reports accesses that bypass the primitives to the runtime.
 
-    Errors: KernelDoesNotCompile with the compiler's words, the text is kept for a look; TextDoesNotCompile for a foreign text; NoCompiler, CompilerUnusable.
+    Errors: KernelDoesNotCompile with the compiler's message, after writing the text to a file; TextDoesNotCompile for a foreign text; NoCompiler,
+    CompilerUnusable.
     """
     toolchain = toolchain or find_toolchain()
     defined = ["-DWEFT_EMULATOR=1", *(["-DWEFT_CHECK_RACES=1"] if check_races else [])]

@@ -43,7 +43,7 @@ def answer(file: int, request: dict[str, Any], built: Built) -> Outcome:
 
 
 def main(file: int, pipe: int) -> None:
-    """Build within limits, then load and run with the doors closed; every line of the answer has the request's token."""
+    """Build within limits, then load and run under the system call filter; every line of the answer has the request's token."""
     request = json.load(sys.stdin)
     token = request.pop("token")
 
@@ -67,4 +67,4 @@ def main(file: int, pipe: int) -> None:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), int(sys.argv[2]))
-    os._exit(0)  # what the kernel left for the interpreter's end is not run
+    os._exit(0)  # skips exit handlers, which the kernel may have registered

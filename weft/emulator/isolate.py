@@ -36,8 +36,8 @@ from weft.errors import WeftError
 from weft.options import current
 
 PAGE_BYTES = 4096
-GUARD_BYTES = 2 * PAGE_BYTES  # between buffers, so that what lies beside one is no other
-START_S = 30.0  # for the child to load, beside the launch's own time limit
+GUARD_BYTES = 2 * PAGE_BYTES  # between buffers, so that an out-of-bounds access does not reach the next one
+START_S = 30.0  # for the child to start, in addition to the launch's own time limit
 MOST_ANSWER_BYTES = 64 * 2**20
 KEPT_WORDS = 2000
 
@@ -82,7 +82,7 @@ def run_in_child(
 
 @contextlib.contextmanager
 def _memory(size_bytes: int) -> Iterator[int]:
-    """A file in memory, whose size the child cannot change. Gives its descriptor."""
+    """Yield the descriptor of a file in memory whose size the child cannot change."""
     if hasattr(os, "memfd_create"):
         import fcntl
 
@@ -155,7 +155,7 @@ def _relative_map(value: bytes, offsets: dict[int, int], args: Sequence[Buffer |
 
 @functools.lru_cache(maxsize=None)
 def _own_folder(process: int) -> str:
-    """A cache for the children of this process, where there is no other: without one each would build the emulator's runtime."""
+    """A cache folder for the children of this process if there is no other; without one each child would build the emulator's runtime."""
     folder = tempfile.TemporaryDirectory(prefix="weft-children-", ignore_cleanup_errors=True)
     atexit.register(folder.cleanup)
     return folder.name
@@ -171,7 +171,7 @@ def _environment() -> dict[str, str]:
 
 
 class _Child:
-    """One child process, from its start to the end of its group."""
+    """One child process, from its start until its process group has ended."""
 
     def __init__(self, entry: str, request: dict[str, Any], file: int, buffer_bytes: int, timeout_s: float) -> None:
         self.entry, self.timeout_s = entry, timeout_s
@@ -199,7 +199,7 @@ class _Child:
                 found = self._listen(child, pipe)
             finally:
                 with contextlib.suppress(OSError):
-                    os.killpg(child.pid, signal.SIGKILL)  # its children too, whatever became of it
+                    os.killpg(child.pid, signal.SIGKILL)  # its children too, in any case
                 child.wait()
                 assert child.stderr is not None
                 child.stderr.close()
@@ -208,7 +208,7 @@ class _Child:
         return found if found is not None else self._ended(child.returncode)
 
     def _listen(self, child: subprocess.Popen[bytes], pipe: Any) -> Outcome | None:
-        """Read until the outcome is there, the time is over or the child has ended; None: no outcome came."""
+        """Read until the outcome arrives, the time limit is reached or the child has ended; None: no outcome arrived."""
         assert child.stderr is not None
         end = time.monotonic() + TIME_LIMIT_S
         with selectors.DefaultSelector() as ready:
@@ -237,7 +237,7 @@ class _Child:
         return None
 
     def _heard(self, data: bytes) -> tuple[Outcome | None, bool]:
-        """Take part of an answer: lines of JSON with the token. Return the outcome, and whether the kernel is built."""
+        """Parse a part of the answer: lines of JSON with the token. Return the outcome, and whether the kernel is built."""
         self.answer += data
         if len(self.answer) > MOST_ANSWER_BYTES:
             return _died("crash", f"{self.entry} sent more than {MOST_ANSWER_BYTES} bytes as its result", "run fewer blocks"), False

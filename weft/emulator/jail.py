@@ -14,7 +14,7 @@ import struct
 import sys
 
 MEMORY_BYTES = 8 * 2**30
-"""Address space beside the buffers: the interpreter, the compiler, the emulator's stacks and its records of accesses."""
+"""Address space in addition to the buffers: the interpreter, the compiler, the emulator's stacks and its records of accesses."""
 
 FILE_BYTES = 256 * 2**20
 OPEN_FILES = 256
@@ -33,7 +33,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "setsid": (112, 157), "setpgid": (109, 154), "unshare": (272, 97), "setns": (308, 268), "ptrace": (101, 117), "tkill": (200, 130),
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424),
     "pidfd_getfd": (438, 438), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
-    # network, and the ring that would make any call without this filter
+    # network, and io_uring, which would bypass this filter
     "socket": (41, 198), "socketpair": (53, 199), "connect": (42, 203), "bind": (49, 200), "listen": (50, 201), "accept": (43, 202), "accept4": (288, 242),
     "sendto": (44, 206), "sendmsg": (46, 211), "sendmmsg": (307, 269), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
     # files
@@ -48,7 +48,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "init_module": (175, 105), "finit_module": (313, 273), "kexec_load": (246, 104), "reboot": (169, 142), "swapon": (167, 224), "setrlimit": (160, 164),
     "setuid": (105, 146), "setgid": (106, 144), "setresuid": (117, 147), "setresgid": (119, 149), "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190),
 }  # fmt: skip
-_OPENS = {"open": ((2, None), 1), "openat": ((257, 56), 2)}  # numbers, and which argument has the flags
+_OPENS = {"open": ((2, None), 1), "openat": ((257, 56), 2)}  # numbers, and the position of the flags argument
 _ONLY_SELF = {"kill": (62, 129), "tgkill": (234, 131)}  # the first argument is a process
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
@@ -68,16 +68,16 @@ def limit(buffer_bytes: int, seconds: float) -> None:
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         try:
             resource.setrlimit(kind, (most, most))
-        except (OSError, ValueError):  # this system does not limit it
+        except (OSError, ValueError):  # this system has no such limit
             continue
 
 
 def lock_in() -> bool:
-    """Refuse, from now on, new processes, the network, writing to files that are not open, and signals to others. Return whether the system does that."""
+    """Refuse, from now on, new processes, the network, writing to files that are not open, and signals to others. Return whether the system supports that."""
     try:
         import resource
 
-        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # for who is not root; the filter is for all
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # for users other than root; the filter is for all
     except (ImportError, AttributeError, OSError, ValueError):  # not on this system
         pass
     if not sys.platform.startswith("linux") or platform.machine() not in _MACHINES or struct.calcsize("P") != 8:

@@ -33,17 +33,17 @@ class Library:
             except OSError as error:
                 raise CompilerUnusable(compiler="of this machine", reason=f"what it made cannot be loaded: {error}") from None
         self._unload = weakref.finalize(self, dlclose, self.handle._handle)
-        self._unload.atexit = False  # a thread may still run it then
+        self._unload.atexit = False  # a thread may still be running it
 
     def kept(self) -> ctypes.CDLL:
-        """Return the library, which is then never unloaded."""
+        """Return the library, and never unload it."""
         self._unload.detach()
         return self.handle
 
 
 @contextlib.contextmanager
 def _file_of(code: bytes, name: str) -> Iterator[str]:
-    """A path at which the bytes can be loaded, another one each time: the loader takes a library of the same path for the same library."""
+    """A path at which the bytes can be loaded, different each time, because the loader identifies libraries by their path."""
     if hasattr(os, "memfd_create"):
         try:
             descriptor = os.memfd_create(name, os.MFD_CLOEXEC)

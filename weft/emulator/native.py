@@ -72,7 +72,7 @@ class Statistics(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the runtime says after a launch, as text."""
+    """The runtime's report after a launch, as text."""
 
     findings: str
     trace: str
@@ -137,7 +137,7 @@ _one_machine = forking.lock()
 """The runtime imitates one machine, with signal handlers and a timer, so one kernel runs at a time."""
 
 LONGEST_WAIT_S = 30.0
-"""How long a fork waits for a kernel that another thread runs: the machine must be at rest in the child."""
+"""How long a fork waits for a kernel that another thread runs, because the child must not inherit a running machine."""
 
 _is_sound = True  # in this process
 _fork = threading.local()
@@ -169,7 +169,7 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True)
 class GridLaunch:
-    """One kernel of a launch, with all that it is given."""
+    """One kernel of a launch, with its arguments and options."""
 
     kernel: NativeKernel
     geometry: Geometry
@@ -187,10 +187,10 @@ def run(
 
 
 def run_grids(launches: Sequence[GridLaunch], trace: bool = False) -> Outcome:
-    """Run a kernel, or two of which the second may start before the first has ended; how they run is said by the first one's options. Errors: BadLaunch."""
+    """Run a kernel, or two of which the second may start before the first has ended; the first one's options say how they run. Errors: BadLaunch."""
     prepared = [_Prepared(launch) for launch in launches]
     for second in prepared[1:]:
-        second.argument.shape.check_dependency = False  # what the first does is known
+        second.argument.shape.check_dependency = False  # the accesses of the first are known
     table = (GridArgument * len(prepared))(*[p.argument for p in prepared])
     config = _config(launches[0], trace)
     statistics = Statistics()

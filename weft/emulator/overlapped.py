@@ -17,7 +17,7 @@ from weft.emulator.report import KernelFault, LaunchReport, parse_findings
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A kernel, built with all checks, and what it is launched with. geometry: keywords of EmulatedKernel.launch."""
+    """A kernel, built with all checks, and its launch arguments. geometry: keywords of EmulatedKernel.launch."""
 
     kernel: EmulatedKernel
     geometry: dict[str, Any]
@@ -38,13 +38,13 @@ class KernelCall:
 def launch_overlapped(
     first: KernelCall, second: KernelCall, *, seed: int | None = None, overlap: str = "early", timeout_s: float = 60.0, raise_findings: bool = True
 ) -> LaunchReport:
-    """Run two kernels, the second by programmatic dependent launch behind the first, and return what was found; raise KernelFault when told to.
+    """Run two kernels, the second by programmatic dependent launch after the first, and return what was found; raise KernelFault when told to.
 
     Errors: BadLaunch, KernelFault.
     The second starts when every block of the first has called griddep_launch() or has ended. `overlap`: "early": blocks of the first stay at that call until
-    those of the second have come to their wait; "late": the second starts when the first has ended. `seed`: some of them do, and threads run at random.
+    those of the second have reached their wait; "late": the second starts when the first has ended. `seed`: some of them do, and threads run in random order.
     Accesses of the second that griddep_wait() does not put behind the first are found in any order ("overlaps-kernel-before").
-    Buffers of both may be the same memory, under names of their own.
+    Both may use the same memory under different names.
     """
     grids = [call.prepared(seed=seed, overlap=overlap, timeout_s=timeout_s) for call in (first, second)]
     outcome = run_grids(grids)

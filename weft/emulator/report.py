@@ -13,7 +13,7 @@ from weft.errors import UserError
 
 
 class KernelFault(UserError):
-    """A kernel did something wrong; `.report` has the findings."""
+    """The emulator found errors in a kernel; `.report` has the findings."""
 
     code = "W420"
     what = "kernel {kernel}: {count} finding(s) in the emulator\n{findings}"
@@ -27,10 +27,10 @@ class KernelFault(UserError):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing wrong. `kind` is a fixed slug (docs/emulator.md lists them); `line` is in the translation unit, 0 for none.
+    """One error. `kind` is a fixed identifier (docs/emulator.md lists them); `line` is in the translation unit, 0 for none.
 
-    `thread` is the one that ran when it showed, with its role; the message names the others. `count`: how often it showed.
-    `place`, `other_place`: the lines as the kernel's reader counts them; `caller`: for a line in the device library, the kernel's line that
+    `thread` is the one that was running, with its role; the message names the others. `count`: how often it occurred.
+    `place`, `other_place`: the lines as numbered in the kernel's text; `caller`: for a line in the device library, the kernel's line that
     called it. `see`: further lines, such as the writers of an output that is not written.
     """
 
@@ -56,7 +56,7 @@ class Finding:
         return tuple(dict.fromkeys(sorted(named, key=lambda p: p.in_library)))
 
     def text(self) -> str:
-        """The finding in a few indented lines."""
+        """The finding as a few indented lines."""
         lines = [f"  {self.kind}: {self.message}" + (f" (first of {self.count})" if self.count > 1 else "")]
         lines += [f"    {place}" for place in self.places]
         if self.hint:
@@ -66,7 +66,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class LaunchReport:
-    """What a launch found, and how much it did."""
+    """The findings and counters of a launch."""
 
     kernel: str
     findings: tuple[Finding, ...]
@@ -74,7 +74,7 @@ class LaunchReport:
     joins: int = 0  # of vector clocks
     seed: int | None = None
     sync_points: int = 0
-    order: int = 0  # a hash of who came to each synchronization object, in which order
+    order: int = 0  # a hash of the order in which threads reached each synchronization object
 
     def kinds(self) -> set[str]:
         return {f.kind for f in self.findings}
@@ -84,7 +84,7 @@ RECORD, FIELD = "\x1e", "\x1f"  # as runtime/report.cpp writes them
 
 
 def parse_findings(text: str, *sources: SourceMap) -> tuple[Finding, ...]:
-    """Findings from the runtime's text. sources: of each kernel that was launched."""
+    """Parse findings from the runtime's text. sources: the source of each kernel that was launched."""
 
     def line_text(place: Place | None) -> str:
         return place.text if place else ""
@@ -106,7 +106,7 @@ def parse_findings(text: str, *sources: SourceMap) -> tuple[Finding, ...]:
 
 
 def _further(finding: Finding, source: SourceMap) -> tuple[Place, ...]:
-    """The lines that write a tensor, for a finding that names it and has no line; the lines where threads wait, for a deadlock."""
+    """Further lines of a finding: those that write the tensor that it names, if it has no line; those where threads wait, for a deadlock."""
     if finding.kind == "deadlock":
         waiting = dict.fromkeys(int(n) + source.lines_above for n in re.findall(r"(?<!library) at line (\d+)", finding.message))
         return tuple(p for p in map(source.place, waiting) if p is not None)

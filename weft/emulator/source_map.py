@@ -31,7 +31,7 @@ class Place:
 
 @dataclass(frozen=True)
 class SourceMap:
-    """Where the kernel's text begins in a unit (`lines_above` lines before it), and what its lines compute."""
+    """Where the kernel's text begins in a translation unit (after `lines_above` lines), and what its lines compute."""
 
     unit_lines: tuple[str, ...]
     lines_above: int = 0
@@ -39,7 +39,7 @@ class SourceMap:
 
     @staticmethod
     def of(unit: str, kernel_text: str | None = None, origins: Iterable[LineOrigin] = ()) -> SourceMap:
-        """Return the map of a unit; without `kernel_text` all of it counts as the kernel's."""
+        """Return the map of a translation unit; without `kernel_text` all of it counts as the kernel's text."""
         above = 0 if kernel_text is None else unit[: unit.rindex(kernel_text.rstrip())].count("\n")
         return SourceMap(tuple(unit.split("\n")), above, tuple(origins))
 
@@ -49,7 +49,7 @@ class SourceMap:
         return min(around, key=lambda o: o.last_line - o.first_line, default=None)
 
     def place(self, unit_line: int) -> Place | None:
-        """Return what is known of a line of the unit; None for no line."""
+        """Return the place of a line of the unit; None for no line."""
         if not 0 < unit_line <= len(self.unit_lines):
             return None
         text = self.unit_lines[unit_line - 1].strip()
@@ -59,7 +59,7 @@ class SourceMap:
         return Place(unit_line - self.lines_above, text, origin.text if origin else "", tensors=origin.tensors if origin else ())
 
     def in_words(self, message: str) -> str:
-        """Return a message of the runtime with its line numbers as the reader counts them."""
+        """Return a message of the runtime with line numbers of the kernel's text."""
         message = NOBODY.sub(self._who_would_arrive, message)
         if not self.lines_above:
             return message
@@ -71,7 +71,7 @@ class SourceMap:
         return re.sub(r"\bline (\d+)", renumbered, message)
 
     def _who_would_arrive(self, found: re.Match[str]) -> str:
-        """Name the roles whose part of the text has arrivals at a barrier, for a deadlock before any of them came."""
+        """Name the roles whose text has arrivals at a barrier, for a deadlock in which none has arrived."""
         arrivals = [o for o in self.origins if o.kind == "arrival" and found[2] in o.tensors]
         arrivals = [o for o in arrivals if found[2] in self.unit_lines[self.lines_above + o.first_line - 1]]  # a mistake may have been planted there
         if arrivals:
@@ -85,7 +85,7 @@ class SourceMap:
         return f"{found[1]}'{found[2]}'{found[3]}{' and '.join(dict.fromkeys(roles))} ({lines}), and nobody has arrived so far"
 
     def _who_would_arrive_by_hand(self, found: re.Match[str]) -> str:
-        """The same for a text that somebody wrote, of which nothing is known but its lines."""
+        """The same for a hand-written text, for which only the lines are known."""
         roles: list[str] = []
         numbers: list[int] = []
         role = ""
@@ -114,9 +114,9 @@ WATCHED_TYPES = frozenset(
 
 
 def with_checked_scalars(text: str, origins: Sequence[LineOrigin]) -> str:
-    """Return a generated kernel's text with its scalar variables as register arrays of one element, which know whether they were written.
+    """Return a generated kernel's text with its scalar variables as register arrays of one element, which track whether they were written.
 
-    Line numbers stay. The variables of tensors are called T and a number, and no name stands for a scalar here and for something else there.
+    Line numbers stay. Variables of tensors are named T and a number, and no name is both a scalar and something else.
     """
     lines = text.split("\n")
     names: set[str] = set()
@@ -139,9 +139,8 @@ LATER_POINTER = r"load_shared_vector<\d+>\([^,()]*, [^,()]*, |bulk_store\([^,;]*
 
 
 def with_shared_tensors(text: str, names: Sequence[str]) -> str:
-    """Return a kernel's text with the pointers that it gives to the primitives of shared memory knowing the tensor that they were made from.
-
-    names: those of a generated kernel, whose bytes the launch says; without any, those that the text itself names (WEFT_NAME). Line numbers stay.
+    """Return a kernel's text whose pointers into shared memory carry the tensor that they were derived from. names: those of a generated kernel, whose sizes
+    the launch gives; without any, those that the text itself declares (WEFT_NAME). Line numbers stay.
     """
     known = {name: f'weft::of({name}, {number}, "{name}")' for number, name in enumerate(names[:SHARED_TENSORS])}
     known = known or {name: f"weft::of({name})" for name in re.findall(r"\bWEFT_NAME\((\w+),", text)}
@@ -156,7 +155,7 @@ SHARED_TENSORS = 64
 
 
 def noted(text: str, origins: Sequence[LineOrigin]) -> str:
-    """Return a generated kernel's text with a note before each call of the library that accesses memory or meets other threads; line numbers stay.
+    """Return a generated kernel's text with a note before each library call that accesses memory or synchronizes; line numbers stay.
 
     Findings inside the library then tell which call it was.
     """
@@ -171,7 +170,7 @@ def noted(text: str, origins: Sequence[LineOrigin]) -> str:
 def unit_for_emulator(
     text: str, blocks: Iterable[str], origins: Sequence[LineOrigin], *, check_scalars: bool, shared_tensors: Sequence[str] = ()
 ) -> tuple[str, SourceMap]:  # fmt: skip
-    """Return the translation unit of a kernel for the emulator, with its map, which has the text as it was."""
+    """Return the translation unit of a kernel for the emulator, with its map, which contains the original text."""
     plain = translation_unit(text, blocks)
     watched = noted(with_checked_scalars(text, origins) if check_scalars else text, origins)
     if check_scalars:

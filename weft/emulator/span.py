@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Span:
-    """What a track did from `start` to `end` ("run", or what it waited for), or a moment (`is_mark`): an mbarrier's phase was complete."""
+    """What a track did from `start` to `end` ("run", or what it waited for), or an event (`is_mark`): an mbarrier's phase was completed."""
 
     block: int
     track: str

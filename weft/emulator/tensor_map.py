@@ -33,7 +33,7 @@ def encode_tensor_map(
     """Return 128 bytes for a `Scalar("tensor_map", ...)`.
 
     Dimension 0 is contiguous; `strides_bytes` has one entry per further dimension, as for cuTensorMapEncodeTiled.
-    Errors: BadTensorMap for what the driver would refuse.
+    Errors: BadTensorMap for arguments that the driver would refuse.
     """
     rank = len(extents_elems)
     row_bytes = box_elems[0] * element_bytes if box_elems else 0

@@ -33,7 +33,7 @@ def read_timeline(text: str) -> list[Span]:
 
 
 def write_timeline(text: str, path: Path) -> None:
-    """Write the runtime's records: a picture of block 0 for a path that ends in .svg, else JSON for trace viewers."""
+    """Write the runtime's records: a picture of block 0 if the path ends in .svg, else JSON for trace viewers."""
     spans = read_timeline(text)
     if path.suffix == ".svg":
         path.write_text(picture(spans), encoding="utf-8")
@@ -42,7 +42,7 @@ def write_timeline(text: str, path: Path) -> None:
 
 
 def chrome_trace(spans: Sequence[Span]) -> dict[str, Any]:
-    """Return the object that a Chrome trace is."""
+    """Return the spans as a Chrome trace object."""
     names = sorted({(s.block, s.track) for s in spans})
     numbers = {key: i + 1 for i, key in enumerate(names)}
     events: list[dict[str, Any]] = []

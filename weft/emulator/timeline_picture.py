@@ -26,7 +26,7 @@ WAITS = {
 
 @dataclass(frozen=True)
 class Bar:
-    """A rectangle of a row: from, to, what."""
+    """A rectangle in a row: start, end, label."""
 
     start: int
     end: int
@@ -61,7 +61,7 @@ def picture(spans: Sequence[Span], block: int = 0) -> str:
 
 
 def _roles(spans: Iterable[Span]) -> list[tuple[str, list[Bar]]]:
-    """A row per role: the lowest warp that plays it. The time before a warp took its role is left out."""
+    """A row per role, for its lowest warp. The time before a warp entered its role is left out."""
     warps: dict[str, str] = {}
     for s in spans:
         named = re.fullmatch(r"warp \d+ (.+)", s.track)
@@ -77,7 +77,7 @@ def _roles(spans: Iterable[Span]) -> list[tuple[str, list[Bar]]]:
 
 
 def _stages(spans: Sequence[Span]) -> list[tuple[str, list[Bar]]]:
-    """A row per stage of each ring."""
+    """A row per stage of each circular buffer."""
     loads: dict[str, list[int]] = {}
     for s in spans:
         into = re.match(r"load into (full\S*\[\d+\])", s.track)

@@ -24,7 +24,7 @@ from weft.errors import UserError
 # Both sides: no C++ library is used, so neither exceptions nor type information are needed.
 COMMON_FLAGS = ("-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector")
 LINK_FLAGS = ("-shared", "-nostdlib")
-# Passes of GCC that take a sixth of the time of a build and gain nothing measurable here. Other compilers do not know their names.
+# GCC passes that take a sixth of the build time without a measurable gain here. Other compilers do not have these names.
 GCC_LEAVES_OUT = ("-fno-gcse", "-fno-schedule-insns2", "-fno-tree-slp-vectorize", "-fno-tree-dominator-opts", "-fno-tree-pta", "-fira-region=one")
 
 TIME_LIMIT_S = 900.0
@@ -48,7 +48,7 @@ class CompilerUnusable(UserError):
 
 @dataclass(frozen=True)
 class Build:
-    """What the compiler made of a text: the shared library, or None and the compiler's words."""
+    """The result of a compilation: the shared library, or None and the compiler's output."""
 
     code: bytes | None
     output: str
@@ -56,7 +56,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A C++ compiler: its command, the flags that depend on it and on this processor, and what its code can run on.
+    """A C++ compiler: its command, the flags that depend on it and on this processor, and the processors that its code runs on.
 
     version: what `--version` prints, part of every cache key. problem: why it cannot be started.
     """
@@ -70,8 +70,8 @@ class Toolchain:
     def build(self, flags: list[str], source: str, *, separate_link: bool = False, place: Path | None = None) -> Build:
         """Compile a text to a shared library. `place`: the folder for temporary files, None for the system's.
 
-        `separate_link`: for instrumented code, since a compiler that is told of the sanitizer when it links adds its runtime.
-        Errors: CompilerUnusable when it could not have compiled anything.
+        `separate_link`: for instrumented code, because a compiler that links with the sanitizer's flag adds its runtime. Errors: CompilerUnusable if the
+        compiler itself does not work.
         """
         try:
             with build_folder(place) as folder:
@@ -105,7 +105,7 @@ class Toolchain:
         return self._build(folder, [], _PROBE, False).code is not None
 
     def _run(self, arguments: list[str], folder: Path) -> str:
-        """Run the compiler and return its words. A file that a failed run left is removed."""
+        """Run the compiler and return its output. A file that a failed run left is removed."""
         environment = {**os.environ, "TMPDIR": str(folder)}
         try:
             done = subprocess.run(
@@ -123,7 +123,7 @@ class Toolchain:
 
 
 def is_library(code: bytes) -> bool:
-    """Tell whether bytes begin as a shared library does: ELF or Mach-O."""
+    """Tell whether bytes begin like a shared library: ELF or Mach-O."""
     return len(code) > 64 and (code.startswith(b"\x7fELF") or code[:4] in (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe"))
 
 
@@ -147,12 +147,12 @@ def _machine_flags() -> tuple[str, ...]:
     features = _processor_features()
     # x86-64-v3 is as fast as native here, and safe in a cache folder that several machines share.
     wanted = {"avx2", "fma", "bmi1", "bmi2", "f16c"}
-    # Clash protection touches every page of a large frame, so that an overflow meets the guard page and not a neighbour.
+    # Clash protection touches every page of a large frame, so that an overflow hits the guard page and not other memory.
     return ("-fstack-clash-protection", *(["-march=x86-64-v3"] if wanted <= set(features) else []))
 
 
 def _version(command: list[str]) -> str:
-    """Return what the compiler says of its version. Errors: CompilerUnusable."""
+    """Return the compiler's version string. Errors: CompilerUnusable."""
     argument = "version" if Path(command[0]).stem == "zig" else "--version"
     asked = [command[0], argument] if argument == "version" else [*command, argument]
     try:
@@ -167,7 +167,7 @@ def _version(command: list[str]) -> str:
 
 def _toolchain(command: list[str]) -> Toolchain:
     version = _version(command)
-    if Path(command[0]).stem == "zig":  # names processors in its own way; its default is this very one, which suits a kernel that is built here and runs here
+    if Path(command[0]).stem == "zig":  # has its own names of processors; its default is the present one, on which the kernel will run
         features = hashlib.sha256("\0".join(_processor_features()).encode()).hexdigest()[:24]
         return Toolchain(tuple(command), (), target=features, version=version)
     is_gcc = "g++" in Path(command[0]).name and "clang" not in Path(command[0]).name and platform.system() == "Linux"  # elsewhere g++ may be clang
@@ -185,7 +185,7 @@ def _words(command: str) -> list[str]:
 def find_toolchain(cxx: str | None = None) -> Toolchain:
     """Return the compiler to use: `cxx` or $CXX, g++, clang++, else the ziglang wheel.
 
-    Errors: NoCompiler; CompilerUnusable for one that is named and does not start.
+    Errors: NoCompiler; CompilerUnusable if a named one does not start.
     """
     asked = (cxx or os.environ.get("CXX") or "").strip()
     if asked:

@@ -58,7 +58,7 @@ class Atoms:
                 self.kept.add(expr)
 
     def of(self, axis: IterDomain) -> list[Sym]:
-        """Return the atoms of an axis, outermost first; its own extent when it is not cut."""
+        """Return the atoms of an axis, outermost first; its own extent if it is not cut."""
         found = self._atoms.get(self._sets.find(axis))
         return [axis.logical_extent] if found is None or len(found) == 1 else found
 
@@ -85,7 +85,7 @@ class Atoms:
                 self._relate_cat(expr)
             elif isinstance(expr, ScanOp):
                 self._freeze([logical_axes(expr.tensor_inputs[0])[expr.attributes["dim"]]])
-            elif isinstance(expr, (BlockFoldOp, BlockSampleOp)):  # blocks are of neighbours along one axis
+            elif isinstance(expr, (BlockFoldOp, BlockSampleOp)):  # blocks are neighbours along one axis, which must not be cut
                 self._freeze(logical_axes(t)[-1] for t in (expr.tensor_inputs[0], expr.tensor_outputs[0]))
             elif isinstance(expr, ScatterOp):
                 self._freeze(a for t in (*expr.tensor_inputs, *expr.tensor_outputs) for a in logical_axes(t))
@@ -110,7 +110,7 @@ class Atoms:
             begin = begin + axis.logical_extent
 
     def _shift(self, axis: IterDomain, result: IterDomain, offset: Sym, is_part: bool) -> None:
-        """Relate an axis to one that is shifted; by how much must not depend on what changes from call to call."""
+        """Relate an axis to a shifted one; the offset must not depend on values that change between calls."""
         if _is_plain_broadcast(axis) or _is_plain_broadcast(result) or not all(".size[" in str(v) for v in variables(offset)):
             self._freeze([axis, result])
             return
@@ -123,7 +123,7 @@ class Atoms:
 
     # -- cuts
     def activate(self, reshape: ReshapeOp) -> bool:
-        """Cut the axes of both sides of a reshape where either side has an end of an axis; return False, and change nothing, when that is impossible."""
+        """Cut the axes of both sides of a reshape wherever one side has the end of an axis; return False, and change nothing, if that is impossible."""
         groups = reshape.attributes.get("groups")
         if groups is None:
             return False
@@ -154,7 +154,7 @@ class Atoms:
         return product(self._atoms.setdefault(member, [member.logical_extent]))
 
     def _spread_all(self, relation: _Regrouped) -> bool:
-        """Carry all ends and cuts of each side over to the other."""
+        """Apply all ends and cuts of each side to the other."""
         for mine, other in (relation.sides, relation.sides[::-1]):
             inside: Sym = ONE
             for member in reversed(mine):
@@ -165,7 +165,7 @@ class Atoms:
         return True
 
     def _cut_at(self, members: Sequence[IterDomain], place: Sym) -> bool:
-        """Cut the axis of a side that runs over `place` (elements from the inner end); True when there is an end already."""
+        """Cut the axis of a side that contains `place` (elements from the inner end); True if an axis already ends there."""
         inside: Sym = ONE
         for member in reversed(members):
             whole = mul(inside, self._extent(member))
@@ -177,7 +177,7 @@ class Atoms:
         return self.questions.is_same(place, inside)
 
     def _cut(self, member: IterDomain, place: Sym) -> bool:
-        """Cut one axis so that an atom begins at `place`, and what is related to it."""
+        """Cut one axis so that an atom begins at `place`, and the axes related to it."""
         ask, atoms = self.questions, self._atoms.setdefault(member, [member.logical_extent])
         inside: Sym = ONE
         for k in reversed(range(len(atoms))):
@@ -197,7 +197,7 @@ class Atoms:
         return True
 
     def _carry(self, relation: _Regrouped | _Shifted, member: IterDomain, place: Sym) -> bool:
-        """Carry a new cut of `member` over to the other side of a relation."""
+        """Apply a new cut of `member` to the other side of a relation."""
         if isinstance(relation, _Shifted):
             ask = self.questions
             first, second = relation.sides

@@ -39,14 +39,14 @@ class ExpandMismatch(UserError):
 
 
 def is_open(fusion: Fusion) -> bool:
-    """True when a call has to decide something: an axis is open, or a reshape has symbolic sizes."""
+    """True if sizes of a call decide something: an axis is open, or a reshape has symbolic sizes."""
     return any(axis.is_open() for t in fusion.tensors() for axis in t.get_logical_domain()) or any(
         isinstance(e, ReshapeOp) and not e.outputs[0].has_root() for e in fusion.tensor_exprs()  # type: ignore[attr-defined]
     )
 
 
 def settle_as_iteration(fusion: Fusion) -> None:
-    """Let every open axis be an ordinary one, in place: for fusions that are scheduled by hand, where no call decides."""
+    """Make every open axis an ordinary one, in place: for fusions that are scheduled by hand, before any call."""
     for tensor in fusion.tensors():
         for axis in (*tensor.get_maybe_root_domain(), *tensor.get_logical_domain()):
             if axis.is_open():
@@ -74,9 +74,9 @@ def concretize(fusion: Fusion, questions: Questions) -> None:
 
 
 def _without_ones(domain: TensorDomain) -> list[bool | None]:
-    """Return the contiguity of a tensor some of whose axes are 1. An axis that lay without a gap around a strided one of these is strided itself."""
+    """Return the contiguity of a tensor without its axes of extent 1. An axis that was contiguous with a strided one of these becomes strided."""
     out: list[bool | None] = []
-    is_strided = False  # the axes since the last that is left begin with a strided one
+    is_strided = False  # the axes dropped since the last kept one begin with a strided one
     for axis, flag in reversed(list(zip(domain.maybe_allocation, domain.contiguity))):
         if axis.is_broadcast() or axis.is_reduction():
             is_strided |= flag is False
@@ -88,7 +88,7 @@ def _without_ones(domain: TensorDomain) -> list[bool | None]:
 
 
 def _settle_inputs(fusion: Fusion, questions: Questions) -> None:
-    """Make axes of inputs broadcast whose size is 1, where reshapes depend on the size."""
+    """Make input axes of size 1 broadcast axes, if a reshape depends on the size."""
     sizes: dict[Sym, None] = {}
     for expr in fusion.tensor_exprs():
         if isinstance(expr, ReshapeOp):
@@ -107,7 +107,7 @@ def _settle(axis: IterDomain, extent: Sym, kind: IterType, expanded: Sym | None 
 
 
 def _copy_kind(axis: IterDomain, source: IterDomain) -> None:
-    """Let an axis that the op leaves alone be what its input's axis became."""
+    """Give an axis that the op does not change the type of its input's axis."""
     kind = axis.iter_type if axis.is_reduction() and not source.is_broadcast() else source.iter_type
     _settle(axis, source.sym, kind, source.expanded_extent)
 
@@ -167,7 +167,7 @@ def _same_axes(fusion: Fusion, expr: Expr, questions: Questions) -> None:
 
 
 def _scan(fusion: Fusion, expr: Expr, questions: Questions) -> None:
-    """A scan gives each element of an axis that is expanded in this call another value: the axis has elements before it."""
+    """Make an axis that is expanded in this call an ordinary one before a scan, because the scan's result differs along it."""
     source, dim = expr.tensor_inputs[0], expr.attributes["dim"]
     if logical_axes(source)[dim].expanded_extent is not None:
         fusion.replace_input(expr, source, with_elements_along(fusion, source, dim))
@@ -210,7 +210,7 @@ def _expand(fusion: Fusion, expr: Expr, questions: Questions) -> None:
 
 
 def _reduction(fusion: Fusion, expr: ReductionOp, questions: Questions) -> None:
-    """Squeeze what became broadcast; reduce the rest."""
+    """Squeeze axes that became broadcast; reduce the others."""
     source, out = expr.tensor_inputs[0], expr.tensor_outputs[0]
     old = logical_axes(source)
     gone = [d for d, (axis, was) in enumerate(zip(out.get_logical_domain(), old)) if axis.is_reduction() and was.is_broadcast()]
@@ -237,7 +237,7 @@ def _reduction(fusion: Fusion, expr: ReductionOp, questions: Questions) -> None:
 
 
 def _state(fusion: Fusion, expr: ReductionOp, gone: list[int]) -> None:
-    """The same with a monoid of several fields, idempotent or over axes of extent 1: where nothing is left to reduce, the fields are operands."""
+    """The same with a monoid of several fields, idempotent or over axes of extent 1: if nothing is left to reduce, the fields are the operands."""
     monoid: StateMonoid = monoid_of(expr.attributes["kind"])  # type: ignore[assignment]
     out = expr.tensor_outputs[0]
     operands = [squeeze(fusion, t, gone, squeeze_expanded=True) for t in expr.tensor_inputs]
@@ -258,7 +258,7 @@ def _state(fusion: Fusion, expr: ReductionOp, gone: list[int]) -> None:
 
 
 def _replace_axes(tensor: TensorView, axes: list[IterDomain]) -> None:
-    """Let the tensor have fewer axes."""
+    """Replace the axes of the tensor by fewer ones."""
     domain = tensor.domain()
     allocation = None if domain.allocation is None else [a for a in domain.allocation if a in axes]
     tensor._domain = TensorDomain(None, axes, [None if a.is_broadcast() else True for a in (allocation or axes)], allocation)
@@ -312,7 +312,7 @@ def _cat(fusion: Fusion, expr: CatOp, questions: Questions) -> None:
 
 # ---------------------------------------------------------------- reshape
 def _reshape(fusion: Fusion, expr: ReshapeOp, questions: Questions) -> None:
-    """Put a squeeze in front of a reshape and a broadcast behind it, so that it has no axes of extent 1, and find its groups."""
+    """Put a squeeze before a reshape and a broadcast after it, so that it has no axes of extent 1, and find its groups."""
     source, out = expr.tensor_inputs[0], expr.tensor_outputs[0]
     old, new = logical_axes(source), logical_axes(out)
     before, after = [questions.number(a.logical_extent) for a in old], [questions.number(a.logical_extent) for a in new]
@@ -354,7 +354,7 @@ def _reshape(fusion: Fusion, expr: ReshapeOp, questions: Questions) -> None:
 
 
 def _select_first(fusion: Fusion, expr: ReshapeOp, source: TensorView, dims: Sequence[int]) -> None:
-    """Drop ordinary axes that have one element in this call."""
+    """Drop ordinary axes with one element in this call."""
     axes = logical_axes(source)
     kept = [d for d in range(len(axes)) if d not in dims]
     out = fusion.new_tensor([fusion.copy_axis(axes[d]) for d in kept], source.dtype())

@@ -23,7 +23,7 @@ WIDE = (DataType.Float, DataType.Double)
 
 @dataclass(frozen=True)
 class Factored:
-    """A sum over the axes `folded`, as factors. varying: those that vary along it, by name; even: the others."""
+    """A sum of a product over the axes `folded`. varying: the factors that depend on these axes, by name; even: the others."""
 
     expr: ReductionOp
     folded: tuple[int, ...]
@@ -32,9 +32,9 @@ class Factored:
 
 
 def share_factored_sums(fusion: Fusion) -> None:
-    """Let sums of the same terms but for such factors be one sum, in place.
+    """Merge sums whose terms differ only in factors that do not depend on the summed axes, in place.
 
-    Before: no axis is open. After: results keep their names; a factor that was multiplied with each term is multiplied with the sum, which rounds less often.
+    Before: no axis is open. After: results keep their names; such a factor multiplies the sum instead of each term, which rounds less often.
     """
     groups: dict[tuple[object, ...], list[Factored]] = {}
     for expr in fusion.tensor_exprs():
@@ -63,7 +63,7 @@ def _factored(expr: ReductionOp) -> Factored | None:
 
 
 def _factors(value: Val, dtype: DataType) -> list[Val]:
-    """Return what is multiplied to get a value."""
+    """Return the factors of a value."""
     value = copied_value(value)
     above = value.definition() if isinstance(value, TensorView) else None
     if isinstance(above, PointwiseOp) and above.op_name == "mul" and above.attributes["compute"] is dtype:
@@ -72,7 +72,7 @@ def _factors(value: Val, dtype: DataType) -> list[Val]:
 
 
 def _share(fusion: Fusion, group: Sequence[Factored]) -> None:
-    """Let one sum serve a group: the first without even factors, or a new one."""
+    """Compute all sums of a group from one: the first without even factors, or a new one."""
     plain = next((f for f in group if not f.even), None)
     total = _sum_of(fusion, group[0]) if plain is None else plain.expr.tensor_outputs[0]
     for one in group:
@@ -92,7 +92,7 @@ def _share(fusion: Fusion, group: Sequence[Factored]) -> None:
 
 
 def _beside(fusion: Fusion, factor: Val, folded: Sequence[int]) -> Val:
-    """Return a factor without the axes of a sum: what was broadcast, where it was broadcast to no others."""
+    """Return a factor without the axes of a sum: the operand of its broadcast, if it was broadcast only along these."""
     while isinstance(factor, TensorView) and isinstance(above := factor.definition(), ExpandOp):
         factor = copied_value(above.inputs[0])
     if not isinstance(factor, TensorView):
@@ -104,7 +104,7 @@ def _beside(fusion: Fusion, factor: Val, folded: Sequence[int]) -> Val:
 
 
 def _sum_of(fusion: Fusion, one: Factored) -> TensorView:
-    """Return a new sum of the product of the factors that vary."""
+    """Return a new sum of the product of the varying factors."""
     product: Val = one.varying[0]
     for more in one.varying[1:]:
         product = pointwise(fusion, "mul", product, more)

@@ -19,7 +19,7 @@ TYPES = (DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16, Data
 
 
 def has_few_largest(fusion: Fusion) -> bool:
-    """True when a definition has a topk that a fold may compute."""
+    """True if a definition has a topk that a reduction can compute."""
     return any(map(_is_few, fusion.tensor_exprs()))
 
 
@@ -32,7 +32,7 @@ def _is_few(expr: Expr) -> bool:
 
 
 def fold_few_largest(fusion: Fusion, questions: Questions) -> None:
-    """Replace every topk of 1 to MOST values, in place, unless its axis has fewer elements: torch says what is wrong then."""
+    """Replace every topk of 1 to MOST values by a reduction, in place, unless its axis has fewer elements: then torch raises the error."""
     for expr in fusion.tensor_exprs():
         if _is_few(expr):
             extent = logical_axes(expr.tensor_inputs[0])[expr.attributes["dim"]].logical_extent
@@ -62,7 +62,7 @@ def _fold(fusion: Fusion, expr: Expr) -> None:
 
 
 def _side_by_side(fusion: Fusion, parts: list[TensorView], out: TensorView, dim: int) -> None:
-    """Let `out` have along `dim` what the parts have."""
+    """Make `out` the concatenation of the parts along `dim`."""
     if len(parts) == 1:
         fusion.register(LoadStoreOp(parts, [out]))
         return

@@ -22,10 +22,10 @@ from ..ops.registry import lookup as op_named
 
 MOVED = (PointwiseOp, BroadcastOp, SqueezeOp, ExpandOp, LoadStoreOp, FullOp, IotaOp, LookupOp)
 MOST_INSTRUCTIONS = 100
-"""Per element of a chain that is computed again where it is looked up. An estimate: at 2 per byte that arrives a kernel still runs at the memory's speed."""
+"""Instructions per element of a chain that is recomputed at the looked-up position. An estimate: with 2 per byte loaded a kernel is still memory-bound."""
 MOST_SOURCES = 12
 MOST_SOURCES_OF_A_SHARED_TENSOR = 3
-"""Tensors in memory that a chain reads; the second where the source of the lookup is also needed elsewhere, so that it could be read instead."""
+"""Tensors in memory that a chain may read; the second limit applies if the source of the lookup is also needed elsewhere, so that it could be read instead."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ Place = Along | Value | Fixed
 
 @dataclass(frozen=True)
 class Window:
-    """Where a result reads: one place per axis of a tensor, and whether a place may be outside of it (then what is read there does not matter)."""
+    """The positions that a result reads: one per axis of a tensor, and whether it may be outside (then the value does not matter)."""
 
     places: tuple[Place, ...]
     is_masked: bool
 
 
 def move_lookups_up(fusion: Fusion) -> None:
-    """Rewrite every lookup of a computed tensor, in place, where that pays.
+    """Rewrite every lookup of a computed tensor, in place, if that is profitable.
 
-    Before: a lookup reads a tensor that the definition computes. After: it reads inputs, results of ops that stay as they are (reductions, scans, ops that
-    torch runs), or what costs too much to compute again. Results keep their names; the values are the same, bit by bit.
+    Before: a lookup reads a tensor that the definition computes. After: it reads inputs, results of ops that are not moved (reductions, scans, ops that torch
+    runs), or values that are too expensive to recompute. Results keep their names; the values are the same, bit by bit.
     """
     made: Made = {}
     for expr in fusion.tensor_exprs():
@@ -64,7 +64,7 @@ def move_lookups_up(fusion: Fusion) -> None:
 
 
 def _drop_single_places(fusion: Fusion, squeeze: SqueezeOp) -> None:
-    """Merge a squeeze into the lookup without an index that it reads: else an axis of one element would follow the lanes of a vector."""
+    """Merge a squeeze into the lookup without an index before it; otherwise an axis of one element would be inside the lanes of a vector."""
     source, out = squeeze.tensor_inputs[0], squeeze.tensor_outputs[0]
     lookup, dropped = source.definition(), squeeze.attributes["flags"]
     if not isinstance(lookup, LookupOp) or len(lookup.inputs) > 1 or len(source.uses()) > 1 or source in fusion.outputs():
@@ -83,7 +83,7 @@ def _drop_single_places(fusion: Fusion, squeeze: SqueezeOp) -> None:
 
 
 def _read_or_keep(fusion: Fusion, choice: Expr) -> None:
-    """Let a cat's choice between a part that lies in memory and the rest be one lookup: the part where it is, the rest elsewhere."""
+    """Turn a cat's selection between a part in memory and the rest into one lookup: the part inside its bounds, the rest as the value outside."""
     part, rest = choice.inputs[1], choice.inputs[2]
     lookup = part.definition()
     if not isinstance(lookup, LookupOp) or len(part.uses()) > 1 or _is_moved(lookup.source.definition()) or not _is_inside_as_chosen(choice, lookup):
@@ -101,7 +101,7 @@ def _read_or_keep(fusion: Fusion, choice: Expr) -> None:
 
 
 def _is_inside_as_chosen(choice: Expr, lookup: LookupOp) -> bool:
-    """True when a lookup's positions are in its source exactly where a cat has this part: not so for a part that is a slice or a gather itself."""
+    """True if a lookup's positions are inside its source exactly where the cat has this part; not true for a part that is itself a slice or a gather."""
     dim, begin, end = choice.attributes["part"]
     result = logical_axes(lookup.outputs[0])  # type: ignore[arg-type]
     found = False
@@ -144,8 +144,8 @@ def _pays(fusion: Fusion, expr: LookupOp) -> bool:
 
 
 def _is_moved(expr: Expr | None) -> bool:
-    """True for an expression through which a lookup moves. A copy that ends a segment stays, and one that turns memory round: that is done in tiles.
-    What takes a field out of a reduction's state stays with the reduction, since states are not kept in memory."""
+    """True for an expression through which a lookup moves. A copy that ends a segment stays, and one that transposes, which is done in tiles. An op that takes
+    a field out of a reduction's state stays with the reduction, because states are not stored in memory."""
     if not isinstance(expr, MOVED) or any(isinstance(t.dtype(), StateType) for t in expr.tensor_inputs):
         return False
     return not isinstance(expr, LoadStoreOp) or expr.op_name != "segment_set" and not _turns_memory(expr.outputs[0])  # type: ignore[arg-type]
@@ -163,7 +163,7 @@ Made = dict[tuple[Sym, ...], dict[tuple[TensorView, Window], TensorView]]
 
 
 class _Mover:
-    """Rewrites one lookup. `axes` are those of its result. made: what was made for it and for others of the same shape."""
+    """Rewrites one lookup. `axes` are those of its result. made: values computed so far for it and for others of the same shape."""
 
     def __init__(self, fusion: Fusion, expr: LookupOp, made: Made) -> None:
         self.fusion, self.expr = fusion, expr
@@ -172,7 +172,7 @@ class _Mover:
         self.made = made.setdefault(tuple(a.logical_extent for a in self.axes), {})
 
     def run(self) -> None:
-        """Let the result be computed at its own positions."""
+        """Compute the result at its own positions, instead of looking it up."""
         fusion, expr = self.fusion, self.expr
         places = tuple(Value(expr.inputs[p.operand]) if isinstance(p, At) else p for p in expr.positions)  # type: ignore[arg-type]
         window = Window(places, expr.is_masked)
@@ -194,7 +194,7 @@ class _Mover:
         self._where(inside, value, fill)
 
     def _finish(self, value: TensorView) -> None:
-        """Let the result be `value`, which was made for it or is a tensor that was there before."""
+        """Replace the result by `value`, a new tensor or an existing one."""
         fusion, definition = self.fusion, value.definition()
         if any(mine.is_broadcast() is not theirs.is_broadcast() for mine, theirs in zip(self.axes, logical_axes(value))):
             self._where(self._everywhere([fusion.copy_axis(a) for a in self.axes]), value, value)
@@ -209,7 +209,7 @@ class _Mover:
         self.made.update((key, self.out) for key in keys)
 
     def _where(self, condition: TensorView, value: TensorView, other: TensorView | Scalar) -> None:
-        """Let the result be a selection; its axes are the result's, whichever of the operands have elements along them."""
+        """Make the result a selection with the result's axes, whichever of the operands depend on them."""
         columns = zip(self.axes, logical_axes(condition), logical_axes(value))
         if any(not mine.is_broadcast() and a.is_broadcast() and b.is_broadcast() for mine, a, b in columns):
             condition = pointwise(self.fusion, "logical_and", self._everywhere([self.fusion.copy_axis(a) for a in self.axes]), condition)  # type: ignore[assignment]
@@ -222,7 +222,7 @@ class _Mover:
 
     # -- the value at the result's positions
     def image(self, tensor: TensorView, window: Window) -> TensorView:
-        """Return what `tensor` has at `window`, with the rank of the result and broadcast axes where it does not vary."""
+        """Return the values of `tensor` at `window`, with the rank of the result, and broadcast axes where they do not vary."""
         found = self.made.get((tensor, window))
         if found is None:
             found = self.made[tensor, window] = tensor if self._is_identity(tensor, window) else self._computed(tensor, window)
@@ -239,11 +239,11 @@ class _Mover:
         return True
 
     def _is_used(self, d: int, tensor: TensorView, window: Window) -> bool:
-        """True when an axis of `tensor` that has elements follows axis d of the result."""
+        """True if the position along a non-broadcast axis of `tensor` depends on axis d of the result."""
         return d in self._varying(tensor, window)
 
     def _varying(self, tensor: TensorView, window: Window) -> set[int]:
-        """Axes of the result over which what `tensor` has at `window` varies."""
+        """Axes of the result along which the values of `tensor` at `window` vary."""
         out: set[int] = set()
         for axis, place in zip(logical_axes(tensor), window.places):
             if _is_plain_broadcast(axis) or axis.is_broadcast():
@@ -271,7 +271,7 @@ class _Mover:
         return self.image(source, Window(self._through(definition, source, window), window.is_masked))  # type: ignore[arg-type]
 
     def _single(self, value: Scalar, dtype: DataType) -> TensorView:
-        """Return one number as a tensor of the result's rank."""
+        """Return a constant as a tensor of the result's rank."""
         out = self.fusion.new_tensor([self.fusion.new_axis(1, IterType.broadcast) for _ in self.axes], dtype)
         self.fusion.register(FullOp([value], [out], op="full"))
         return out
@@ -345,7 +345,7 @@ class _Mover:
         return out
 
     def _looked_up(self, tensor: TensorView, window: Window) -> TensorView:
-        """Return a lookup of a tensor that stays as it is; a CPU scalar, which kernels get by value, has no memory to look into."""
+        """Return a lookup of a tensor that is not moved through; a CPU scalar is passed to kernels by value, so it has no memory to look into."""
         if tensor.is_cpu_scalar:
             return broadcast(self.fusion, tensor, [True] * len(self.axes))
         fusion, varying = self.fusion, self._varying(tensor, window)
@@ -437,7 +437,7 @@ class _Mover:
         return result
 
     def _leaves_broadcast(self, tensor: TensorView, window: Window) -> bool:
-        """True when positions may be outside of `tensor` along a broadcast axis: a lookup reads such an axis at 0 and has no mask there."""
+        """True if positions may be outside of `tensor` along a broadcast axis: a lookup reads index 0 there, without a mask."""
         for axis, place in zip(logical_axes(tensor), window.places):
             is_whole = isinstance(place, Along) and place.offset is ZERO and self.axes[place.axis].logical_extent is axis.logical_extent
             if axis.is_broadcast() and not is_whole and not (isinstance(place, Fixed) and is_int(place.position, 0)):
@@ -445,7 +445,7 @@ class _Mover:
         return False
 
     def _same_fill(self, source: TensorView, window: Window, fill: Scalar) -> TensorView | None:
-        """Return the image of a chain of ops on one tensor whose own fill makes `fill`, or None."""
+        """Return the image of a chain of ops on one tensor with a fill value that the chain maps to `fill`, or None."""
         chain: list[PointwiseOp] = []
         tensor = source
         while isinstance(above := tensor.definition(), PointwiseOp) and len(above.inputs) == 1 and _is_moved(above):
@@ -467,7 +467,7 @@ class _Mover:
 
 
 def _before(value: Number, dtype: DataType, chain: Sequence[PointwiseOp]) -> Number | None:
-    """Return a number of the chain's first operand's type from which the chain of ops makes `value`, or None. Tried: 0, and the number itself through casts."""
+    """Return a number of the type of the chain's first operand that the chain maps to `value`, or None. Tried: 0, and the number itself through casts."""
     source: DataType = chain[-1].tensor_inputs[0].dtype()
     if all(op.op_name == "cast" for op in chain):
         exact = value == 0 or source.is_float and dtype.is_float and abs(value) == float("inf")

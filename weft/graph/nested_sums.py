@@ -18,10 +18,10 @@ from .padded_folds import keep_axes
 
 
 def in_two_steps(fusion: Fusion, only: Collection[int] | None = None) -> tuple[Fusion, dict[int, int]]:
-    """Return a copy of the fusion in which sums that fold more than the innermost axes of what a normalization folds are cut, and what was cut.
+    """Return a copy of the fusion in which sums over more axes than those of a normalization are computed in two steps, and which sums these are.
 
-    only: names of the sums that are cut; None for all that can be. Cut are: name of a sum -> name of the first of its two steps. Where nothing is cut the
-    fusion is the given one. Results keep their names; the bits of sums may differ, since their terms come in another order.
+    only: names of the sums to cut; None for all that can be. The second result is name of a sum -> name of the first of its two steps. If nothing is cut, the
+    fusion is the given one. Results keep their names; the bits of sums may differ, because their terms are added in another order.
     """
     found = {name: count for name, count in _found(fusion).items() if only is None or name in only}
     if not found:
@@ -32,7 +32,7 @@ def in_two_steps(fusion: Fusion, only: Collection[int] | None = None) -> tuple[F
 
 
 def _found(fusion: Fusion) -> dict[int, int]:
-    """Return which sums can be cut: name of the result -> how many of its innermost axes the first step folds."""
+    """Return which sums can be cut: name of the result -> number of innermost axes that the first step sums."""
     sums = [e for e in fusion.tensor_exprs() if isinstance(e, ReductionOp) and _is_plain(e)]
     if len(sums) < 2:
         return {}
@@ -60,7 +60,7 @@ def _is_plain(expr: ReductionOp) -> bool:
 
 
 def _is_spread(expr: ReductionOp, folded: frozenset[IterDomain], maps: AxisMaps) -> bool:
-    """Tell whether something that is computed from a sum has an axis that it folded."""
+    """Tell whether a value computed from a sum is broadcast over an axis that the sum reduced."""
     stack: list[TensorView] = list(expr.tensor_outputs)
     seen = set(stack)
     while stack:
@@ -76,7 +76,7 @@ def _is_spread(expr: ReductionOp, folded: frozenset[IterDomain], maps: AxisMaps)
 
 
 def _shared_innermost(classes: tuple[IterDomain, ...], mine: frozenset[IterDomain], other: frozenset[IterDomain]) -> int:
-    """Return how many of the innermost axes both fold; 0 unless these are all that both fold, and each folds one more."""
+    """Return how many innermost axes both reduce; 0 unless these are all common ones, and each reduces one more."""
     shared = mine & other
     count = len(shared)
     is_inner = count > 0 and set(classes[-count:]) == shared
@@ -84,7 +84,7 @@ def _shared_innermost(classes: tuple[IterDomain, ...], mine: frozenset[IterDomai
 
 
 def _cut(fusion: Fusion, expr: ReductionOp, count: int) -> int:
-    """Let an expression fold the results of a new one, which folds the `count` innermost axes; return the name of what that computes."""
+    """Split an expression: a new one reduces the `count` innermost axes, and this one its results; return the name of the new result."""
     out, source = expr.tensor_outputs[0], expr.tensor_inputs[0]
     axes = out.get_logical_domain()
     first = len(axes) - count

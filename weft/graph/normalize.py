@@ -32,19 +32,19 @@ from .selections import select_by_position
 
 
 def normalize(fusion: Fusion, questions: Questions | None = None) -> Fusion:
-    """Return the normal form of `fusion`, which is left as it is. See `normalize_in_place`."""
+    """Return the normal form of `fusion`, which is not changed. See `normalize_in_place`."""
     copy, _ = fusion.clone()
     normalize_in_place(copy, questions)
     return copy
 
 
 def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> list[SizeEquality] | None:
-    """Bring a fusion into normal form; return the sizes that every call must find equal, or None when there was nothing to do.
+    """Bring a fusion into normal form; return the sizes that must be equal in every call, or None if there was nothing to do.
 
     Before: axes may be open; slices, pads, cats, reshapes as the user wrote them. After: inputs, outputs and names of tensors are the same; every axis
-    is decided; a tensor with factored axes has `TensorDomain.user`; reshapes are left only where nothing factors; no CatOp is left; lookups
-    read what is in memory, where that pays; topks of a few values are folds, sums of one element lookups; scatters are writes into a copy;
-    sums that differ in factors of their result are one sum.
+    is decided; a tensor with factored axes has `TensorDomain.user`; reshapes remain only if their sizes do not factor; no CatOp remains; lookups read tensors
+    in memory, where that is profitable; topks of a few values are reductions, sums that pick one element are lookups; scatters are writes into a copy;
+    sums that differ only in factors of their results are one sum.
     Errors: those of `concretize`.
     """
     questions = questions or Questions()
@@ -74,7 +74,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
 
 
 def fold_squeezes(fusion: Fusion) -> None:
-    """Let an axis of one element that is dropped and put back stay, in place: a tensor without it would lack a loop between two that have it."""
+    """Keep an axis of one element that is dropped and added again, in place: a tensor without it would lack a loop between two that have it."""
     for expr in fusion.tensor_exprs():
         squeeze = expr.inputs[0].definition() if isinstance(expr, BroadcastOp) else None
         if isinstance(squeeze, SqueezeOp) and squeeze.attributes["flags"] == expr.attributes["flags"]:
@@ -86,7 +86,7 @@ def fold_squeezes(fusion: Fusion) -> None:
 
 
 class _Factoring:
-    """Replaces axes by their atoms. parts: per axis that is cut, the new ones."""
+    """Replaces axes by their atoms. parts: cut axis -> the new ones."""
 
     def __init__(self, fusion: Fusion, questions: Questions) -> None:
         self.fusion, self.atoms = fusion, Atoms(fusion, questions)
@@ -106,7 +106,7 @@ class _Factoring:
 
     # -- tensors
     def split(self, axis: IterDomain) -> list[IterDomain]:
-        """Return the axes that stand for `axis`: itself when it is not cut."""
+        """Return the axes that replace `axis`: itself if it is not cut."""
         found = self.parts.get(axis)
         if found is None:
             extents = [axis.logical_extent] if axis.is_broadcast() and axis.expanded_extent is None else self.atoms.of(axis)
@@ -147,17 +147,17 @@ class _Factoring:
 
     @staticmethod
     def _contiguity(whole: bool | None, is_last: bool) -> bool | None:
-        """A part lies around the next inner one without a gap; the innermost part has the stride of the whole axis."""
+        """Each part is contiguous with the next inner one; the innermost part has the stride of the whole axis."""
         return whole if is_last or whole is None else True
 
     def _alone(self, expr: ReshapeOp) -> set[int]:
-        """Return the positions of the parts of axes of a reshape's input that it leaves as they are."""
+        """Return the positions of the parts of the axes of a reshape's input that it does not change."""
         source, groups = expr.tensor_inputs[0], expr.attributes.get("groups") or ()
         dims = [old[0] for old, new in groups if len(old) == len(new) == 1]
         return {self.place(source, dim) + k for dim in dims for k in range(self.counts[source][dim])}
 
     def _vanish(self, expr: ReshapeOp, alone: set[int]) -> None:
-        """Let a reshape whose two sides have the same axes be a copy, or nothing. alone: see `_alone`."""
+        """Replace a reshape whose two sides have the same axes by a copy, or remove it. alone: see `_alone`."""
         expr.attributes.pop("groups", None)
         if expr in self.atoms.kept:
             _write_dense(self.fusion, expr, alone)
@@ -175,11 +175,11 @@ class _Factoring:
 
     # -- operands
     def place(self, tensor: TensorView, dim: int) -> int:
-        """Return the position of the first part of axis `dim` as it was."""
+        """Return the position of the first part of the original axis `dim`."""
         return sum(self.counts[tensor][:dim])
 
     def widen(self, expr: Expr, source: TensorView, wanted: list[int]) -> None:
-        """Give axes of `source` that are broadcast as many parts as the axes have that they meet."""
+        """Give broadcast axes of `source` as many parts as the corresponding axes of the other operands have."""
         flags: list[bool] = []
         for have, want in zip(self.counts[source], wanted):
             flags += [False] * have + [True] * (want - have)
@@ -192,10 +192,10 @@ class _Factoring:
 
 
 def _write_dense(fusion: Fusion, expr: ReshapeOp, alone: set[int]) -> None:
-    """Put a copy in front of a reshape that stays, where its input does not lie in memory in row-major order, each element once, or is written by the call.
+    """Put a copy before a reshape that stays, if its input is not in memory in row-major order with each element once, or is written by the call.
 
     The reshape's output is the same memory as its input. If an output is written into that input, a reader of the reshape would see the new values.
-    alone: axes that the reshape leaves as they are; an expanded one stays expanded on both sides.
+    alone: axes that the reshape does not change; an expanded one stays expanded on both sides.
     """
     source = expr.tensor_inputs[0]
     axes, domain = logical_axes(source), source.domain()
@@ -214,7 +214,7 @@ Before = dict[TensorView, list[IterDomain]]
 
 
 def _unchanged(factoring: _Factoring, expr: Expr, before: Before) -> None:
-    """An op that means the same with more axes."""
+    """An op that is unchanged by more axes."""
 
 
 def _pointwise(factoring: _Factoring, expr: Expr, before: Before) -> None:
@@ -223,7 +223,7 @@ def _pointwise(factoring: _Factoring, expr: Expr, before: Before) -> None:
 
 
 def _reduction(factoring: _Factoring, expr: ReductionOp, before: Before) -> None:
-    """Of several operands, those behind the first may have broadcast axes where it has its own."""
+    """Operands after the first may have broadcast axes where the first has real ones."""
     for source in dict.fromkeys(expr.tensor_inputs[1:]):
         factoring.widen(expr, source, factoring.counts[expr.tensor_inputs[0]])
 
@@ -253,7 +253,7 @@ def _lookup(factoring: _Factoring, expr: LookupOp, before: Before) -> None:
         parts = factoring.split(before[source][dim])
         inner = product(a.logical_extent for a in parts[1:])
         offset = floordiv(position.offset, inner) if position.offset is not ZERO and len(parts) > 1 else position.offset
-        if len(parts) > factoring.counts[out][position.axis]:  # a slice as long as the inner parts
+        if len(parts) > factoring.counts[out][position.axis]:  # a slice as long as the product of the inner parts
             places += [Fixed(offset), *(Along(first + k) for k in range(len(parts) - 1))]
         else:
             places += [Along(first, offset), *(Along(first + k) for k in range(1, len(parts)))]

@@ -17,9 +17,9 @@ from .questions import Questions
 
 
 def fold_before_padding(fusion: Fusion, questions: Questions) -> None:
-    """Let folds read what is padded instead of the padded tensor, in place, where the padding changes nothing.
+    """Let reductions read the source of a pad instead of the padded tensor, in place, if the padding does not change the result.
 
-    Before: no axis is open. After: results keep their names; the bits of sums may differ, since their terms come in another order.
+    Before: no axis is open. After: results keep their names; the bits of sums may differ, because their terms are added in another order.
     """
     for expr in fusion.tensor_exprs():
         if isinstance(expr, ReductionOp) and len(expr.inputs) == 1:
@@ -29,7 +29,7 @@ def fold_before_padding(fusion: Fusion, questions: Questions) -> None:
 
 
 def _above(tensor: TensorView) -> tuple[list[Expr], LookupOp | None]:
-    """Return the casts in front of a tensor, last first, and the pad in front of them."""
+    """Return the casts before a tensor, last first, and the pad before them."""
     casts: list[Expr] = []
     definition = tensor.definition()
     while isinstance(definition, PointwiseOp) and definition.op_name == "cast":
@@ -40,7 +40,7 @@ def _above(tensor: TensorView) -> tuple[list[Expr], LookupOp | None]:
 
 
 def _is_neutral(expr: ReductionOp, pad: LookupOp, questions: Questions) -> bool:
-    """Tell whether new elements are the fold's identity, and whether all elements of the source are in what is folded."""
+    """Tell whether the padding is the identity of the reduction, and all elements of the source are reduced."""
     monoid, fill = MONOIDS[expr.attributes["kind"]], pad.inputs[-1]
     out = expr.tensor_outputs[0]
     if isinstance(monoid, StateMonoid) or not isinstance(fill, Scalar) or not fill.sym.is_const or out.dtype().is_complex or out.dtype().is_bool:
@@ -82,7 +82,7 @@ def _offset(place: object) -> Sym:
 
 
 def keep_axes(tensor: TensorView, axes: list[IterDomain]) -> None:
-    """Let the tensor have these of its axes, in its order in memory."""
+    """Keep only these axes of the tensor, in its memory order."""
     domain = tensor.domain()
     allocation = None if domain.allocation is None else [a for a in domain.allocation if a in axes]
     tensor._domain = TensorDomain(None, axes, [None if a.is_broadcast() else True for a in (allocation or axes)], allocation)

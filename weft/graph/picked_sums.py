@@ -21,9 +21,8 @@ from .padded_folds import keep_axes
 
 @dataclass(frozen=True)
 class Picked:
-    """x: what is summed where the position along `dim` is `index`, which does not vary along it. shape: the tensor that is summed.
-
-    beside: what is added to all elements, the same along `dim`, if any.
+    """x: the value that is summed at position `index` along `dim`; `index` does not depend on `dim`. shape: the summed tensor. beside: a term added to all
+    elements, constant along `dim`, if any.
     """
 
     x: Val
@@ -36,7 +35,7 @@ class Picked:
 def look_up_what_sums_pick(fusion: Fusion) -> None:
     """Replace sums that pick one element of a row by lookups, in place.
 
-    Before: no axis is open. After: results keep their names and, but for the sign of a zero, their bits; n * c is rounded once, and not n times.
+    Before: no axis is open. After: results keep their names and, except for the sign of a zero, their bits; n * c is rounded once instead of n times.
     """
     for expr in fusion.tensor_exprs():
         found = _picked(expr) if isinstance(expr, ReductionOp) and expr.attributes["kind"] == "sum" and len(expr.inputs) == 1 else None
@@ -67,7 +66,7 @@ def _is_even(value: Val, dim: int) -> bool:
 
 
 def _chosen(value: Val, dim: int) -> Picked | None:
-    """Return what a value is at one position along `dim`, if it is 0 at the others."""
+    """Return the value at one position along `dim`, if all others are 0."""
     choice = copied_value(value).definition()
     if not isinstance(choice, PointwiseOp) or choice.op_name != "where":
         return None
@@ -82,7 +81,7 @@ def _chosen(value: Val, dim: int) -> Picked | None:
 
 
 def _keeps_axes(found: Picked) -> bool:
-    """True when the index and what is picked have all axes of the result but `dim`."""
+    """True if the index and the picked value have all axes of the result except `dim`."""
     operands = [logical_axes(v) for v in (found.x, found.index, found.beside) if isinstance(v, TensorView)]
     others = [(axis, *of) for d, (axis, *of) in enumerate(zip(logical_axes(found.shape), *operands)) if d != found.dim]
     return all(axis.is_broadcast() is all(a.is_broadcast() for a in of) and axis.expanded_extent is None for axis, *of in others)

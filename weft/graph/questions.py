@@ -12,9 +12,8 @@ from ..expr import Number, Sym, evaluate_int
 
 
 class Questions:
-    """Questions about sizes. What constants answer is not recorded.
-
-    env: values of the variables of sizes and scalars; None when there is no call yet, where every question that needs one is answered with no.
+    """Questions about sizes, recorded with their answers unless constants decide. env: values of the variables of sizes and scalars; None if there is no call
+    yet: then every question that needs one is answered with no.
     """
 
     def __init__(self, env: Mapping[Sym, Number] | None = None) -> None:
@@ -23,17 +22,17 @@ class Questions:
 
     @property
     def answers(self) -> tuple[Hashable, ...]:
-        """What was asked so far, as a key."""
+        """The answers so far, as a key."""
         return tuple(self._answers)
 
     def number(self, sym: Sym) -> int | None:
-        """Return the value of `sym` in this call. Not recorded: ask a question about it, or `record` what follows from it."""
+        """Return the value of `sym` in this call. Not recorded: ask a question about it, or `record` what you derive from it."""
         if sym.is_const:
             return int(sym.value)  # type: ignore[arg-type]
         return None if self.env is None else evaluate_int(sym, self.env, self.memo)
 
     def record(self, answer: Hashable) -> None:
-        """Keep something that was derived from numbers."""
+        """Record something that was derived from values."""
         self._answers.append(answer)
 
     def is_one(self, sym: Sym) -> bool:

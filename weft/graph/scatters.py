@@ -17,17 +17,17 @@ from ..options import current
 from .questions import Questions
 
 ADDED = (DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16, DataType.Int, DataType.Int32)
-"""Types of sums; those of 16 bits are added up in Float."""
+"""Types of scattered sums; those of 16 bits are accumulated in Float."""
 WRITTEN = (*ADDED, DataType.Bool)
 
 
 def has_scatters(fusion: Fusion) -> bool:
-    """True when a definition has a scatter that kernels may compute."""
+    """True if a definition has a scatter that kernels can compute."""
     return any(map(_is_for_kernels, fusion.tensor_exprs()))
 
 
 def must_be_in_order() -> bool:
-    """True where equal calls have to give equal bits, for which atomic additions come in no order."""
+    """True if equal calls must return equal bits: atomic additions have no fixed order."""
     return current().deterministic or torch.are_deterministic_algorithms_enabled()
 
 
@@ -79,7 +79,7 @@ def _copy(fusion: Fusion, tensor: TensorView) -> TensorView:
 
 
 def _at_the_index(fusion: Fusion, source: object, index: TensorView, questions: Questions) -> TensorView:
-    """Return what is written for each element of the index: the source, a part of it, or one number."""
+    """Return the value written for each element of the index: the source, a part of it, or a constant."""
     axes = logical_axes(index)
     if isinstance(source, Scalar):
         return full(fusion, [fusion.new_scalar(a.logical_extent, DataType.Int) for a in axes], source, source.dtype())
@@ -92,7 +92,7 @@ def _at_the_index(fusion: Fusion, source: object, index: TensorView, questions: 
 
 
 def _keep_order(fusion: Fusion, out: TensorView, others: list[TensorView]) -> None:
-    """Let tensors lie in memory in the order of `out`."""
+    """Give tensors the memory order of `out`."""
     allocation = out.domain().allocation
     if allocation is not None:
         places = [logical_axes(out).index(a) for a in allocation if not a.is_reduction()]

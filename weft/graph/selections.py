@@ -15,7 +15,7 @@ from ..ops.factories import iota
 
 
 def select_by_position(fusion: Fusion, cat: CatOp) -> None:
-    """Replace a cat, in place, by one lookup per input and a `where` between each two."""
+    """Replace a cat, in place, by one lookup per input, and a `where` for each further input."""
     out, dim = cat.tensor_outputs[0], cat.attributes["dim"]
     axes = logical_axes(out)
     ends: list[Sym] = []

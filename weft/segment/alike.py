@@ -16,17 +16,18 @@ from ..schedulers.limits import LAUNCH_BYTES
 from .groups import Alike, Graph, Group
 
 MOST_ALIKE_TENSORS = 16
-"""Tensors that a kernel of groups that are alike reads or writes: each is a stream of its own in memory."""
+"""Limit of the tensors that a kernel of alike groups reads or writes, because each is a separate memory stream."""
 
 LEAST_SAVED = 0.01
-"""The part of the bytes of two groups that one kernel has to save, its launch counted as bytes: with less there is nothing to gain."""
+"""The fraction of the bytes of two groups that a joint kernel must save, a launch counted as bytes."""
 
 MOST_OPEN = 8
-"""Groups of one tensor that another is compared with, the nearest in the definition."""
+"""How many groups of one tensor a group is compared with, the nearest in the definition."""
 
 
 def join_alike(graph: Graph) -> None:
-    """Join pointwise groups that share a tensor in memory, do not need each other, and have loops of equal sizes. Their `parts` say what they were."""
+    """Join pointwise groups that share a tensor in memory, do not depend on each other, and have loops of equal sizes. `parts` of the result has the original
+    groups."""
     open_groups: dict[TensorView, list[Group]] = {}
     for group in sorted(graph.alive(), key=lambda g: g.first):
         if group.is_single or group.folds or group.scatters:
@@ -47,7 +48,8 @@ def join_alike(graph: Graph) -> None:
 
 
 def join_small_sums(graph: Graph) -> None:
-    """Join reductions of different tensors over the same loops, as the second steps of several sums, where a launch costs more than what each of them moves."""
+    """Join reductions of different tensors over the same loops, such as the second steps of several sums, if a launch costs more than the bytes that each of
+    them moves."""
     small: dict[frozenset[tuple[int, int]], list[Group]] = {}
     for group in sorted(graph.alive(), key=lambda g: g.first):
         if group.fold is None or group.is_single or group.spread or group.parts or sum(map(graph.bytes, (*group.reads, *graph.writes(group)))) > LAUNCH_BYTES:
@@ -66,7 +68,7 @@ def join_small_sums(graph: Graph) -> None:
 
 
 def _are_apart(graph: Graph, a: Group, b: Group) -> bool:
-    """True when one kernel can compute two groups that share no tensor, and do not need each other."""
+    """True if two groups share no tensor and do not depend on each other, so that one kernel can compute both."""
     shared = (a.reads | a.produced) & (b.reads | b.produced)
     return not shared and graph.obstacle(a, b) is None and not graph.makes_cycle(a, b)
 
@@ -96,7 +98,7 @@ def _are_alike(graph: Graph, a: Group, b: Group) -> bool:
 
 
 def _have_equal_loops(graph: Graph, a: TensorView, b: TensorView) -> bool:
-    """Tell whether the loops of two tensors can be the same: place by place one axis, or two of equal size that the other tensor does not have."""
+    """Tell whether the loops of two tensors can be the same: at each position one axis, or two of equal size that the other tensor does not have."""
     first, second = no_reductions(a.get_maybe_root_domain()), no_reductions(b.get_maybe_root_domain())
     if len(first) != len(second) or _innermost(a) != _innermost(b):
         return False
@@ -111,7 +113,7 @@ def _have_equal_loops(graph: Graph, a: TensorView, b: TensorView) -> bool:
 
 
 def _innermost(tensor: TensorView) -> int:
-    """Return the place, among the root axes, of the axis along which a tensor lies in memory; -1 when it has none."""
+    """Return the position, among the root axes, of the innermost axis in memory; -1 if there is none."""
     root: list[IterDomain] = no_reductions(tensor.get_maybe_root_domain())
     inner = [axis for axis in tensor.domain().maybe_allocation if axis in root and not axis.is_broadcast()]
     return root.index(inner[-1]) if inner else -1
@@ -125,9 +127,8 @@ def _join(graph: Graph, a: Group, b: Group) -> Group:
 
 
 def tie(fusion: Fusion, tensors: Sequence[TensorView]) -> None:
-    """Let a kernel's fusion run the loops of its copies of `tensors` as one.
-
-    A copy of what a reduction folds is tied in place of its result: schedules cut reductions in two.
+    """Tie the loops of the copies of `tensors` in a kernel's fusion. For a reduction, its operand is tied instead of its result, because schedules split
+    reductions in two.
     """
     names = {tensor.name for tensor in tensors}
     for expr in fusion.tensor_exprs() if names else ():

@@ -32,7 +32,7 @@ def boundary(exprs: Sequence[Expr], is_needed_outside: Collection[TensorView]) -
 
 
 def extract(fusion: Fusion, exprs: Sequence[Expr], inputs: Sequence[TensorView], outputs: Sequence[TensorView]) -> tuple[Fusion, list[Val]]:
-    """Return a fusion of copies of `exprs` (definitions before uses), and the values of `fusion` that its inputs stand for, in order.
+    """Return a fusion of copies of `exprs` (definitions before uses), and the values of `fusion` that correspond to its inputs, in order.
 
     inputs: the tensors that `exprs` read and do not compute. Scalar inputs of `fusion` that the expressions depend on come after them.
     """
@@ -40,7 +40,7 @@ def extract(fusion: Fusion, exprs: Sequence[Expr], inputs: Sequence[TensorView],
 
 
 class _Extractor(_Cloner):
-    """Copies what some expressions mention, and nothing else: its work does not grow with the fusion around them."""
+    """Copies only what some expressions refer to, so its cost does not depend on the size of the whole fusion."""
 
     def extract(self, exprs: Sequence[Expr], inputs: Sequence[TensorView], outputs: Sequence[TensorView]) -> tuple[Fusion, list[Val]]:
         source, target = self.source, self.target
@@ -66,7 +66,7 @@ class _Extractor(_Cloner):
             target.add_output(self._value(tensor))
         computed = set(outputs)
         for output, alias in source.aliases.items():
-            if output in computed:  # the buffer that it is written into need not be read here
+            if output in computed:  # the buffer that it is written into is not necessarily read here
                 if alias not in self.map:
                     self.map[alias] = self._input(alias)  # type: ignore[arg-type]
                 target.aliases[self.map[output]] = self.map[alias]

@@ -24,7 +24,7 @@ from ..ir.values import (
 from ..schedulers.limits import LAUNCH_BYTES
 
 MOST_TENSORS = 100
-"""Tensors that a kernel reads or writes at most: pointers and strides of more do not fit the 4 KB of a kernel's parameters."""
+"""The maximum number of tensors that a kernel reads or writes: pointers and strides of more do not fit the 4 KB of kernel parameters."""
 
 
 def _bits_of(axes: int) -> list[int]:
@@ -37,7 +37,7 @@ def is_barrier(expr: Expr) -> bool:
 
 
 def is_free(expr: Expr) -> bool:
-    """True for an expression that every reader may compute again: it has at most one tensor operand, and needs no more bits than its result."""
+    """True for an expression that every reader may recompute: it has at most one tensor operand, with no more bits than its result."""
     if isinstance(expr, (BroadcastOp, SqueezeOp, ExpandOp, FullOp, IotaOp)):
         return True
     if isinstance(expr, LoadStoreOp):
@@ -53,7 +53,7 @@ Links = list[tuple[int, set[TensorView], bool]]
 
 
 def joined_links(links: Links) -> Links:
-    """Return `links` with those of one axis that share a tensor as one."""
+    """Return `links`, with the sets of one axis that share a tensor merged."""
     place: dict[tuple[int, TensorView], int] = {}
     made: list[tuple[int, set[TensorView], bool] | None] = []
     for bit, tensors, is_folded in links:
@@ -69,7 +69,7 @@ def joined_links(links: Links) -> Links:
 
 
 def _with_one_folded_loop(links: Links) -> Links:
-    """Return `links` with those of one axis that a reduction runs over as one: they were tied."""
+    """Return `links`, with the sets of one reduced axis merged, because their loops were tied."""
     folded: dict[int, set[TensorView]] = {}
     for bit, tensors, is_folded in links:
         if is_folded:
@@ -79,7 +79,7 @@ def _with_one_folded_loop(links: Links) -> Links:
 
 @dataclass(frozen=True)
 class Alike:
-    """One of several groups whose loops have equal sizes, as it was alone. reference: a tensor that it writes, with all of its loops."""
+    """One of several joined groups whose loops have equal sizes. reference: a tensor that it writes, with all of its loops."""
 
     exprs: list[Expr]
     writes: set[TensorView]
@@ -88,16 +88,13 @@ class Alike:
 
 @dataclass(eq=False)
 class Group:
-    """Anchors that one step computes. first: the place of its outermost anchor in the definition. at: its place in an order of all groups, producers first.
-
-    reads: tensors from outside. barred: those of them that have to come from memory (sources of lookups, what is behind a barrier, one element per block).
-    produced: results of the anchors that something outside may need. folds: (axes, reduced axes) of its reductions, as sets of bits. is_single: no kernel has
-    more than this.
-    folded: which reductions of the definition are in it, as a set of bits; spread: whose results it has over the axes that they reduced again.
-    scatters: it writes at positions that an index gives.
-    repeated: expressions of other groups that this one computes again.
-    links: sets of tensors that one loop over an axis (a bit) serves within the group, and whether a reduction of the group has that loop.
-    parts: the groups of equal loops that it is made of (`alike.py`). fold: one of its reductions. tied: tensors whose loops are made one (`analysis.axes.TIE`).
+    """Anchors that one step computes. first: the position of its outermost anchor in the definition. at: its position in a topological order of all groups.
+    reads: tensors from outside. barred: those of them that must be read from memory (sources of lookups, results of barriers, one element per block). produced:
+    results of the anchors that are needed outside. folds: (axes, reduced axes) of its reductions, as bit sets. is_single: it must be a kernel by itself.
+    folded: the reductions of the definition in it, as a bit set; spread: those whose results are broadcast over the reduced axes again in it. scatters: it
+    writes at positions that an index gives. repeated: expressions of other groups that this one recomputes. links: axis (a bit) -> sets of tensors that share a
+    loop over it within the group, and whether a reduction of the group has that loop. parts: the groups of equal loops that were joined (`alike.py`). fold: one
+    of its reductions. tied: tensors whose loops are tied (`analysis.axes.TIE`).
     """
 
     anchors: list[Expr]
@@ -123,7 +120,7 @@ class Group:
 class Graph:
     """The expressions of a definition, for one search: roots, axes as bits, bytes, and which groups read and write each tensor.
 
-    repeats: whether expressions that cost nothing are computed again where they are needed; else each is an anchor.
+    repeats: whether free expressions are recomputed by their readers; otherwise each is an anchor.
     """
 
     def __init__(self, fusion: Fusion, exprs: Sequence[Expr], outputs: Collection[TensorView], env: Mapping[Sym, Number], *, repeats: bool = True) -> None:
@@ -142,8 +139,8 @@ class Graph:
         self.groups: list[Group] = []
         self._last_pair: tuple[Group, int, Group, int] | None = None
         self._has_one_loop = False
-        self._reduced: list[int] = []  # of each reduction, by the number of its bit
-        self._folded_into: dict[TensorView, int] = {}  # the reductions whose results a tensor is made of, without the axes that they reduced
+        self._reduced: list[int] = []  # reduced axes of each reduction, by the number of its bit
+        self._folded_into: dict[TensorView, int] = {}  # the reductions that a tensor depends on and that were not broadcast again
         for expr in self.exprs:
             if self.is_anchor[id(expr)]:
                 self.groups.append(self._new_group(expr))
@@ -186,7 +183,7 @@ class Graph:
         return group
 
     def _spread(self, expr: Expr, reads: Collection[TensorView]) -> int:
-        """Return the reductions whose results an expression spreads over the axes that they reduced; note those that it only passes on."""
+        """Return the reductions whose results an expression broadcasts over the reduced axes; record those that it only passes on."""
         made_of, spread = 0, 0
         for tensor in reads:
             made_of |= self._folded_into.get(tensor, 0)
@@ -204,7 +201,7 @@ class Graph:
         return spread
 
     def members(self, *groups: Group) -> list[Expr]:
-        """Return the expressions of the kernel of groups in order: anchors, what they repeat, and the chains before them."""
+        """Return the expressions of the kernel of groups in order: anchors, recomputed expressions, and the free chains before them."""
         found = {id(e): e for group in groups for e in (*group.anchors, *group.repeated)}
         stack = list(found.values())
         while stack:
@@ -217,11 +214,11 @@ class Graph:
 
     # -- axes and bytes
     def bit(self, axis: IterDomain) -> int:
-        """Return an axis as a bit."""
+        """Return the bit of an axis."""
         return self._bits.setdefault(self._maps.exact(axis), 1 << len(self._bits))
 
     def axes(self, tensor: TensorView) -> int:
-        """Return the axes over which the elements of a tensor differ, as a set of bits."""
+        """Return the non-broadcast axes of a tensor, as a bit set."""
         found = self._axes.get(tensor)
         if found is None:
             found = 0
@@ -251,12 +248,12 @@ class Graph:
 
     # -- groups
     def writes(self, *groups: Group) -> set[TensorView]:
-        """Return what one kernel for these groups has to store."""
+        """Return the tensors that one kernel for these groups has to store."""
         own = set(groups)
         return {t for group in groups for t in group.produced if t in self.outputs or self.readers.get(t, set()) - own}
 
     def saved(self, a: Group, b: Group) -> float:
-        """Return the bytes that one kernel for two groups moves less, its launch counted too."""
+        """Return the bytes that one kernel for two groups saves, a launch included."""
         if len(a.reads) > len(b.reads):
             a, b = b, a
         saved = float(LAUNCH_BYTES) + sum(self.bytes(t) for t in a.reads if t in b.reads)
@@ -268,7 +265,7 @@ class Graph:
         return saved
 
     def obstacle(self, a: Group, b: Group) -> str | None:
-        """Return why no kernel computes both groups, or None when one may."""
+        """Return why no kernel can compute both groups, or None if one may."""
         if a.is_single or b.is_single:
             return "one of them is not a kernel"
         if any(t in a.produced for t in b.barred) or any(t in b.produced for t in a.barred):
@@ -304,9 +301,10 @@ class Graph:
         return "a reduction over an outer axis is broadcast back, beside a reduction over the innermost axis" if is_across else None
 
     def _have_one_loop(self, a: Group, b: Group) -> bool:
-        """Tell whether the reductions of both groups run in the same loops: sizes that are equal elsewhere in the definition do not tie two loops."""
+        """Tell whether the reductions of both groups run in the same loops: sizes that are equal because of ops elsewhere in the definition do not tie two
+        loops."""
         pair = (a, a.version, b, b.version)
-        if self._last_pair != pair:  # asked about a pair before it is joined, and again when it is
+        if self._last_pair != pair:  # a pair is asked about before it is joined, and again when it is
             folded = [bit for bit, _, is_folded in joined_links(a.links + b.links) if is_folded]
             self._last_pair, self._has_one_loop = pair, len(folded) == len(set(folded))
         return self._has_one_loop
@@ -318,14 +316,15 @@ class Graph:
         return not self.is_doubtful(a, b) and first == second
 
     def ties(self, a: Group, b: Group) -> list[TensorView]:
-        """Return the tensors whose loops one kernel for two groups makes one."""
+        """Return the tensors whose loops a kernel for both groups has to tie."""
         tied = dict.fromkeys(a.tied + b.tied)
         if a.fold is not None and b.fold is not None and not self._have_one_loop(a, b):
             tied.update(dict.fromkeys([a.fold.tensor_outputs[0], b.fold.tensor_outputs[0]]))
         return list(tied)
 
     def _spread_again(self, a: Group, b: Group) -> set[int]:
-        """Return the sets of axes over which results are spread again within both groups. Of two the second would wait for all of the first."""
+        """Return the sets of axes over which reductions are broadcast again within both groups. With two such sets, the second reduction would wait for all of
+        the first."""
         both = (a.folded | b.folded) & (a.spread | b.spread)
         found: set[int] = set()
         while both and len(found) < 2:
@@ -335,23 +334,23 @@ class Graph:
         return found
 
     def _innermost(self, reads: Collection[TensorView]) -> int:
-        """Return the axis along which the largest of `reads` lies in memory, as a bit; all bits when there is none."""
+        """Return the innermost axis in memory of the largest of `reads`, as a bit; all bits if there is none."""
         largest = max(reads, key=lambda t: (self.bytes(t), t.name), default=None)
         axes = [] if largest is None else [a for a in no_reductions(largest.domain().maybe_allocation) if not a.is_broadcast()]
         return self.bit(axes[-1]) if axes else -1
 
     def is_doubtful(self, a: Group, b: Group) -> bool:
-        """True for a pair that only some schedulers take, so that they are to be asked: reductions of rows and of columns."""
+        """True for a pair that not every scheduler takes (reductions of rows and of columns), so the schedulers must be asked."""
         return len({reduced for _, reduced in a.folds | b.folds}) > 1
 
     def kind(self, a: Group, b: Group) -> object:
-        """Return what two groups have in common with others for which schedulers answer alike: what they reduce, spread and do, and their size by doublings."""
+        """Return the class of a pair for which schedulers give the same answer: its reductions, broadcasts and ops, and its size rounded to a power of two."""
         names = frozenset(e.op_name for g in (a, b) for e in g.anchors if not isinstance(e, PointwiseOp))
         sizes = (len(a.anchors) + len(b.anchors), len(a.reads | b.reads), len(self.writes(a, b)))
         return frozenset(a.folds | b.folds), frozenset(self._spread_again(a, b)), names, tuple(n.bit_length() for n in sizes)
 
     def join(self, a: Group, b: Group) -> Group:
-        """Put the smaller group into the other; return that. Neither leads to the other through other groups."""
+        """Merge the smaller group into the other, and return that. There must be no path between them through other groups."""
         tied, fold = self.ties(a, b), a.fold or b.fold
         if len(a.anchors) < len(b.anchors):
             a, b = b, a
@@ -391,7 +390,7 @@ class Graph:
         return {self.writer[t] for t in group.reads if t in self.writer}
 
     def makes_cycle(self, a: Group, b: Group) -> bool:
-        """Tell whether a path through other groups leads from one group to the other, so that they cannot be one step."""
+        """Tell whether there is a path through other groups from one group to the other, so that they cannot be one step."""
         return self._leads(a, b) or self._leads(b, a)
 
     def consumers(self, group: Group) -> set[Group]:
@@ -411,9 +410,8 @@ class Graph:
         return False
 
     def _place_between(self, early: Group, late: Group) -> int:
-        """Make room for two groups that become one: what leads to the late one goes before them, what the early one leads to behind. Return their place.
-
-        Only groups between the two move, among the places that these have. Source: Pearce and Kelly, A dynamic topological sort algorithm, 2006.
+        """Reorder for two groups that become one: producers of the late one before them, consumers of the early one after them. Return their position. Only
+        groups between the two move, within their positions. Source: Pearce and Kelly, A dynamic topological sort algorithm, 2006.
         """
         before = self._reached(late, self.producers, lambda g: g.at > early.at)
         behind = self._reached(early, self.consumers, lambda g: g.at < late.at)

@@ -31,13 +31,12 @@ Takes = Callable[[Fusion], "dict[str, str] | None"]
 """Tells whether one kernel can compute a fusion: None, or why each scheduler declines."""
 
 SMALL = 100
-"""With up to so many expressions the schedulers are asked about all of them first; with more, about what the search ends with."""
+"""With up to this many expressions the schedulers are first asked about one kernel for all; with more, only about the groups of the search."""
 
 
 def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: str = "best") -> Plan:
-    """Cut `fusion`, whose outputs are computed, into steps. Outputs that have nothing in common share no kernel.
-
-    env: sizes, which say what a cut costs. order: "best"; "single" for a kernel per expression, a number for a random partition (for tests).
+    """Cut `fusion`, whose outputs are computed, into steps. Unconnected outputs share no kernel. env: sizes, from which the cost of a cut is computed. order:
+    "best"; "single" for a kernel per expression, a number for a random partition (for tests).
     Errors: NoScheduler for an expression that no scheduler takes alone.
     """
     cut, parts = in_two_steps(fusion) if order == "best" else (fusion, {})
@@ -54,20 +53,20 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
 
 
 def _is_beside_rows(plan: Plan, name: int) -> bool:
-    """Tell whether T`name`, a sum of parts of rows, is computed in a kernel that folds the rows, too."""
+    """Tell whether T`name`, a sum over parts of rows, is computed in a kernel that also reduces the rows."""
     pairs = ((t, own, step.fusion) for step in plan.kernels for t, own in zip(step.outputs, step.fusion.outputs()))
     return any(t.name == name and _has_parts(fusion, [own.name]) for t, own, fusion in pairs)
 
 
 def _has_parts(fusion: Fusion, names: Collection[int]) -> bool:
-    """Tell whether a fusion has one of the named sums, and one that folds more."""
+    """Tell whether a fusion has one of the named sums, and one over more axes."""
     results = [e.tensor_outputs[0] for e in fusion.tensor_exprs() if isinstance(e, ReductionOp)]
     folds = {t.name: sum(a.is_reduction() for a in t.get_logical_domain()) for t in results}
     return any(folds[name] < max(folds.values()) for name in names if name in folds)
 
 
 def _make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: str) -> Plan:
-    """The same for a fusion whose sums are as they are."""
+    """The same without splitting sums in two steps."""
     steps: list[Step] = []
     reasons: dict[tuple[TensorView, Step], str] = {}
     declined: list[Fusion] = []
@@ -130,7 +129,7 @@ class _Partition:
         else:
             graph = Graph(self.fusion, self.exprs, self.outputs, self.env)
 
-            taken: set[object] = set()  # kinds of groups that schedulers have taken: asking about each that grows would be quadratic
+            taken: set[object] = set()  # kinds of groups that schedulers have accepted: asking again for each growing group would be quadratic
 
             def joinable(a: Group, b: Group) -> bool:
                 if not graph.is_doubtful(a, b):
@@ -156,7 +155,7 @@ class _Partition:
         return steps
 
     def _say_why(self, graph: Graph, group: Group, steps: Sequence[Step]) -> None:
-        """Keep why what a group reads was not computed in the same kernel."""
+        """Record why the tensors that a group reads were not computed in the same kernel."""
         reasons: dict[Group | None, str] = {}
         for step in steps:
             for tensor in step.reads:
@@ -202,14 +201,14 @@ class _Partition:
         return KernelStep(first.fusion, step.inputs, step.outputs, variables), reasons
 
     def _cut_again(self, exprs: Sequence[Expr], writes: Set[TensorView]) -> list[Step]:
-        """Cut the expressions of one group, asking the schedulers about each pair; what costs nothing is repeated, and short chains are, unless they decline a
-        group then."""
+        """Cut the expressions of one group, asking the schedulers about each pair; free expressions and short chains are recomputed, unless the schedulers
+        decline a group because of this."""
         ways = ((True, True), (True, False), (False, False))
         found = (self._cut_asking(exprs, writes, repeats=repeats, chains=chains) for repeats, chains in ways)
         return next((steps for steps in found if steps), [])
 
     def _cut_asking(self, exprs: Sequence[Expr], writes: Set[TensorView], *, repeats: bool, chains: bool) -> list[Step] | None:
-        """Return the steps; with repeats, None where schedulers decline one of several expressions."""
+        """Return the steps; with repeats, None if schedulers decline a group of several expressions."""
         graph = Graph(self.fusion, exprs, writes, self.env, repeats=repeats)
 
         def joinable(a: Group, b: Group) -> bool:
@@ -250,7 +249,8 @@ def _view(expr: Expr) -> ViewStep:
 
 
 def in_order(graph: Graph, written_in_place: Collection[object]) -> list[Group]:
-    """Return the groups, producers before consumers; among those that are ready the first in the definition, but those that write into inputs last."""
+    """Return the groups, producers before consumers; among those that are ready the first in the definition, except that those that write into inputs come
+    last."""
     groups = graph.alive()
     missing = {g: graph.producers(g) - {g} for g in groups}
     readers: dict[Group, list[Group]] = {}

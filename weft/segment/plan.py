@@ -18,9 +18,9 @@ from ..ir.values import Expr, TensorView, Val
 
 @dataclass(frozen=True, eq=False)
 class KernelStep:
-    """One kernel. fusion: what it computes. inputs: the values of the definition that its inputs stand for; outputs: the tensors that it writes.
+    """One kernel. fusion: what it computes. inputs: the values of the definition that correspond to its inputs; outputs: the tensors that it writes.
 
-    Steps of equal structure share a fusion, which then names the values of the first of them; `variables` says what its variables are for this step.
+    Steps of equal structure share a fusion, with the names of the first of them; `variables` maps its variables to those of this step.
     """
 
     fusion: Fusion
@@ -35,7 +35,7 @@ class KernelStep:
 
 @dataclass(frozen=True, eq=False)
 class TorchStep:
-    """One op that torch runs: its operands lie in memory, and so do its results."""
+    """One op that torch runs; its operands and results are in memory."""
 
     expr: Expr
 
@@ -50,7 +50,7 @@ class TorchStep:
 
 @dataclass(frozen=True, eq=False)
 class ViewStep:
-    """`output` has the bytes of `source`, under other sizes and strides: `exprs` lead from the one to the other. Nothing runs on the device.
+    """`output` is a view of `source`, with other sizes and strides; `exprs` are the ops between them. Nothing runs on the device.
 
     after: tensors whose steps write into the source.
     """
@@ -77,7 +77,7 @@ class Plan:
     """The steps of a definition in the order in which they run.
 
     edges: tensors that one step writes and only later steps read. reasons: (tensor, step that reads it) -> why its writer is another step.
-    declined: what no scheduler took at the sizes that the plan was made for, though one may at others: at those another plan may be better.
+    declined: groups that no scheduler accepted at the sizes of the plan, although one may at other sizes, for which another plan may be better.
     """
 
     steps: tuple[Step, ...]
@@ -91,9 +91,10 @@ class Plan:
 
 
 class SegmentKey(_KeyBuilder):
-    """The structure of a segment: `structural_key`, in which variables are numbered as they appear, so that layers with sizes of their own are equal.
+    """The structure of a segment: `structural_key`, in which variables are numbered in order of appearance, so that layers that differ only in their size
+    variables are equal.
 
-    variables_found: the variables in the order of their numbers; equal keys mean that they correspond one by one.
+    variables_found: the variables in the order of their numbers; with equal keys they correspond one to one.
     """
 
     def __init__(self, fusion: Fusion) -> None:
@@ -115,7 +116,7 @@ class SegmentKey(_KeyBuilder):
 
 
 def variables_of_inputs(fusion: Fusion) -> list[Sym]:
-    """Return the variables that inputs have beside those of their sizes: strides, values of CPU scalars."""
+    """Return the variables of inputs other than sizes: strides, values of CPU scalars."""
     from ..expr import var
 
     out: list[Sym] = []

@@ -15,18 +15,17 @@ from ..ir.values import Expr, PointwiseOp, TensorView
 from .groups import Graph, Group
 
 MOST_SIBLINGS = 8
-"""A group is paired with so many others that read the same tensor, the nearest in the definition: with all of them the pairs would grow quadratically."""
+"""How many other readers of the same tensor a group is paired with, the nearest in the definition: with all of them the number of pairs would be quadratic."""
 
 LONGEST_CHAIN = 6
-"""Expressions that another group may compute again instead of reading their result."""
+"""The longest chain of expressions that another group may recompute instead of reading the result."""
 
 Joinable = Callable[[Group, Group], bool]
 
 
 def search(graph: Graph, joinable: Joinable | None = None, order: random.Random | None = None) -> list[Group]:
-    """Join groups of `graph` until nothing is gained; return them.
-
-    joinable: asked last about each pair. order: pairs are taken in random order instead of the best first (for tests).
+    """Join groups of `graph` until nothing is gained; return them. joinable: the last check for each pair. order: take pairs in random order instead of the
+    best first (for tests).
     """
     heap: list[tuple[float, int, int, Group, Group, int, int]] = []
     count = 0
@@ -76,7 +75,7 @@ def _neighbours(graph: Graph, group: Group) -> list[Group]:
 
 # ---------------------------------------------------------------- computing again
 def repeat_short_chains(graph: Graph) -> None:
-    """Let readers compute a tensor again from what its chain of pointwise expressions reads, where that moves fewer bytes than storing it."""
+    """Let readers recompute a tensor from the inputs of its chain of pointwise expressions, if that moves fewer bytes than storing it."""
     for group in graph.alive():
         for tensor in sorted(group.produced, key=lambda t: t.name):
             readers = graph.readers.get(tensor, set())
@@ -92,7 +91,7 @@ def repeat_short_chains(graph: Graph) -> None:
 
 
 def _chain(graph: Graph, group: Group, tensor: TensorView) -> tuple[list[Expr], set[TensorView]] | None:
-    """Return the pointwise expressions that compute `tensor` within a group, and what they read from outside; None when there are too many, or others."""
+    """Return the pointwise expressions that compute `tensor` within a group, and their inputs; None if the chain is too long or has other expressions."""
     own = set(map(id, (*group.anchors, *group.repeated)))
     found: dict[int, Expr] = {}
     leaves: set[TensorView] = set()
@@ -113,7 +112,7 @@ def _chain(graph: Graph, group: Group, tensor: TensorView) -> tuple[list[Expr], 
 
 
 def _fits(graph: Graph, reader: Group, tensor: TensorView, leaves: set[TensorView]) -> bool:
-    """Tell whether a group can read `leaves` instead of `tensor`: over the axes that it has already."""
+    """Tell whether a group can read `leaves` instead of `tensor`: without new axes."""
     has = graph.axes(tensor)
     return all(graph.axes(leaf) & ~has == 0 and leaf not in reader.produced for leaf in leaves) and not any(
         graph.writer.get(leaf) is not None and graph.makes_cycle(graph.writer[leaf], reader) and _before(graph, reader, graph.writer[leaf]) for leaf in leaves
@@ -121,7 +120,7 @@ def _fits(graph: Graph, reader: Group, tensor: TensorView, leaves: set[TensorVie
 
 
 def _before(graph: Graph, a: Group, b: Group) -> bool:
-    """Tell whether group b needs what group a computes."""
+    """Tell whether group b depends on group a."""
     return a in graph.producers(b) or graph._leads(a, b)
 
 
