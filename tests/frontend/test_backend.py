@@ -160,6 +160,20 @@ def test_a_clone_of_a_part_has_memory_of_its_own() -> None:
     torch.testing.assert_close(part, whole[:, :13])
 
 
+@pytest.mark.parametrize("function", [
+    lambda x: x.repeat(2, 1, 1), lambda x: x.repeat(2, 3, 1), lambda x: x[None].expand(2, -1, -1).reshape(2, -1) + 1,
+    lambda x: (x[:, None].expand(-1, 3, -1).reshape(-1, 3, x.shape[1]) * 2).transpose(0, 1).contiguous(),
+])  # fmt: skip
+def test_repeated_elements_have_memory_of_their_own_where_sizes_are_open(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """A reshape of open sizes tells only at run time which axes repeat elements."""
+    fast = torch.compile(function, backend=backend, dynamic=True, options={"emulate": True, "debug": True})
+    for rows in (4, 5, 3):
+        x = torch.randn(rows, 6)
+        out, want = fast(x), function(x)
+        assert out.stride() == want.stride()
+        torch.testing.assert_close(out.add_(torch.arange(6.0).sum()), want + 15)
+
+
 def test_a_loss_behind_a_bias_has_its_gradient_in_one_kernel() -> None:
     """The logits' gradient and the sums of its columns are one kernel; no row is summed."""
 

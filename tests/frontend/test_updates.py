@@ -83,6 +83,20 @@ def test_a_product_with_the_new_value_reads_it() -> None:
     _check(step, _pair(24, 40))
 
 
+OLD_VALUES: dict[str, Callable[..., object]] = {
+    "a copy": lambda p, g: (p.clone(), p.add_(g)),
+    "a copy of a view": lambda p, g: (p.t().clone(), p.mul_(g)),
+    "a row": lambda p, g: (p[0].clone(), p.zero_(), g * 2),
+    "two copies": lambda p, g: (p.clone(), g.clone(), p.add_(1), g.copy_(p)),
+    "a copy that the other argument gets": lambda p, g: (kept := p.clone(), p.copy_(g), g.copy_(kept)),
+}
+
+
+@pytest.mark.parametrize("name", OLD_VALUES)
+def test_a_copy_of_the_old_value_is_made_before_the_update(name: str) -> None:
+    _check(lambda p, g: tuple(v.clone() if v is p or v is g else v for v in OLD_VALUES[name](p, g)), _pair(12, 12))  # type: ignore[attr-defined]
+
+
 def test_two_arguments_change_places() -> None:
     def step(a: torch.Tensor, b: torch.Tensor) -> None:
         kept = a * 1.5

@@ -15,7 +15,7 @@ from torch.fx import Node
 from .graph_text import Code, Text, Variable
 from .region_call import RegionCall
 from .regions import Region, is_cheap, is_factory
-from .updates import in_place_ops, is_done
+from .updates import in_place_ops, is_done, writes_back
 
 
 def code_of_graph(gm: torch.fx.GraphModule, calls: list[tuple[Region, RegionCall]], written: dict[Node, list[Node]]) -> Code:
@@ -28,6 +28,10 @@ def code_of_graph(gm: torch.fx.GraphModule, calls: list[tuple[Region, RegionCall
     text = Text(node.name for node in nodes)
     placed: dict[Node, Variable] = text.variables
     done: set[Node | int] = set()
+    # a copy of an old value is made where it is read, and here before any argument gets its new value
+    copies_back = [node for node in nodes if writes_back(node) and not is_done(node, regions, written)]
+    kept = [source for node in (*copies_back, nodes[-1]) for source in node.all_input_nodes if source in cheap]
+    before = {**written, **dict.fromkeys(copies_back, kept)}
 
     def place_region(at: int) -> None:
         region, call = calls[at]
@@ -46,7 +50,7 @@ def code_of_graph(gm: torch.fx.GraphModule, calls: list[tuple[Region, RegionCall
             if at in done if is_region else at in placed:
                 stack.pop()
                 continue
-            sources = [*regions[at].inputs, *regions[at].waits] if is_region else [*at.all_input_nodes, *written.get(at, ())]  # type: ignore
+            sources = [*regions[at].inputs, *regions[at].waits] if is_region else [*at.all_input_nodes, *before.get(at, ())]  # type: ignore
             missing = [by for n in sources if n not in placed and (by := owner.get(n, n)) not in done]
             if missing:
                 stack += missing

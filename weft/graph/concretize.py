@@ -63,11 +63,18 @@ def concretize(fusion: Fusion, questions: Questions) -> None:
 
     After: no axis is open; a reduction over an axis of extent 1 is a squeeze; each ReshapeOp has the attribute `groups`, unless its sizes are not known, and
     neither its input nor its output has axes of extent 1. A symbolic size of an input that a reshape depends on and that is 1 is a broadcast axis.
+    Outputs with memory of their own (`Fusion.shares_results`) have elements along axes that turn out to repeat them.
     Errors: ExpandMismatch, CannotSqueeze, ElementCountsDiffer, WrongRuntimeSize, NegativeResult, ExtentMismatch.
     """
+    outputs = [] if fusion.shares_results else [v for v in fusion.outputs() if isinstance(v, TensorView) and not v.is_fusion_input]
+    repeated_before = [[d for d, axis in enumerate(logical_axes(v)) if axis.expanded_extent is not None] for v in outputs]
     _settle_inputs(fusion, questions)
     for expr in fusion.tensor_exprs():
         _RULES.get(type(expr), _by_extents)(fusion, expr, questions)
+    for output, known in zip(outputs, repeated_before):
+        repeats = [d for d, axis in enumerate(logical_axes(output)) if axis.expanded_extent is not None and d not in known]
+        if repeats:
+            _give_elements(fusion, output, repeats)
     for tensor in fusion.tensors():
         domain = tensor.domain()
         domain.contiguity = _without_ones(domain)
@@ -85,6 +92,19 @@ def _without_ones(domain: TensorDomain) -> list[bool | None]:
             out.append(flag and not is_strided)
             is_strided = False
     return out[::-1]
+
+
+def _give_elements(fusion: Fusion, output: TensorView, dims: Sequence[int]) -> None:
+    """Let an output that repeats its elements along `dims` in this call be a copy that does not; what computes it computes another tensor."""
+    given, domain = logical_axes(output), output.domain()
+    value = fusion.new_tensor(given, output.dtype(), root=domain.root)
+    fusion.redefine(output.definition(), output, value)  # type: ignore[arg-type]
+    for dim in dims:
+        value = with_elements_along(fusion, value, dim)
+    axes = [fusion.new_axis(axis.expanded_extent) if d in dims else fusion.copy_axis(axis) for d, axis in enumerate(given)]  # type: ignore[arg-type]
+    allocation = None if domain.allocation is None else [axes[given.index(axis)] for axis in domain.allocation]
+    output._domain = TensorDomain(None, axes, [None if axis.is_broadcast() else True for axis in allocation or axes], allocation)
+    fusion.register(LoadStoreOp([value], [output]))
 
 
 def _settle_inputs(fusion: Fusion, questions: Questions) -> None:

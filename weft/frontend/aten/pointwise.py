@@ -98,8 +98,22 @@ def div_mode(t: Translation, a: Operand, b: Operand, rounding_mode: str | None =
         rest = t.ops.sub(a, t.ops.mul(quotient, b))
         is_below = t.ops.bitwise_and(t.ops.ne(rest, 0), t.ops.ne(t.ops.lt(rest, 0), t.ops.lt(b, 0)))
         return t.ops.sub(quotient, t.to(is_below, dtype))
+    if rounding_mode == "floor":
+        return _floor_of_quotient(t, a, b)
     quotient = t.ops.truediv(a, b)
-    return quotient if rounding_mode is None else {"floor": t.ops.floor, "trunc": t.ops.trunc}[rounding_mode](quotient)
+    return quotient if rounding_mode is None else t.ops.trunc(quotient)
+
+
+def _floor_of_quotient(t: Translation, a: Operand, b: Operand) -> Operand:
+    """The floor of the exact quotient of floats, by the remainder as in torch and Python: 1.0 // 0.1 is 9, where the rounded quotient is 10."""
+    ops, quotient, rest = t.ops, t.ops.truediv(a, b), t.ops.fmod(a, b)
+    whole = ops.truediv(ops.sub(a, rest), b)
+    is_below = ops.bitwise_and(ops.ne(rest, 0.0), ops.ne(ops.lt(rest, 0.0), ops.lt(b, 0.0)))
+    whole = ops.where(is_below, ops.sub(whole, 1.0), whole)
+    low = ops.floor(whole)
+    low = ops.where(ops.gt(ops.sub(whole, low), 0.5), ops.add(low, 1.0), low)
+    low = ops.where(ops.eq(whole, 0.0), ops.mul(quotient, 0.0), low)  # zeros have the sign of the quotient
+    return ops.where(ops.eq(b, 0.0), quotient, low)
 
 
 @rule(aten.pow.Tensor_Scalar)
@@ -265,7 +279,8 @@ _backward("silu", aten.silu_backward.default, "input")
 @rule(aten.threshold_backward.default)
 def threshold_backward(t: Translation, grad: Operand, x: Operand, threshold: Any) -> Operand:
     grad = t.wide(grad)
-    return t.ops.where(t.ops.gt(t.wide(x), threshold), grad, t.constant(0.0, t.compute_dtype(Kind.DEFAULT, t.node.args[0])))
+    zero = t.constant(0.0, t.compute_dtype(Kind.DEFAULT, t.node.args[0]))
+    return t.ops.where(t.ops.le(t.wide(x), threshold), zero, grad)  # which lets the gradient through at NaN, as torch does
 
 
 @rule(aten.gelu_backward.default)
