@@ -55,9 +55,13 @@ def need(condition: object) -> None:
 
 
 class Everything:
-    """One graph in the making; `fd` is a definition that tells the types. TRIES: draws for each op that is wanted, since many do not fit."""
+    """One graph in the making; `fd` is a definition that tells the types. TRIES: draws for each op that is wanted, since many do not fit.
+
+    SIZES: what the axes of the first inputs are drawn from.
+    """
 
     TRIES = 4
+    SIZES = EXTENTS
 
     def __init__(self, rng: random.Random, fd: FusionDefinition, largest_elems: int) -> None:
         self.rng, self.fd, self.largest = rng, fd, largest_elems
@@ -468,7 +472,7 @@ def everything_case(seed: int, largest_elems: int, family: str, most_ops: int = 
     while True:
         with FusionDefinition() as fd:
             graph = kind(rng, fd, largest_elems)
-            shape = tuple(rng.choice(EXTENTS) for _ in range(rng.choice((1, 2, 2, 3, 3, 4))))
+            shape = tuple(rng.choice(kind.SIZES) for _ in range(rng.choice((1, 2, 2, 3, 3, 4))))
             if math.prod(shape) > largest_elems:
                 continue
             graph.input(shape, rng.choice(TYPES))

@@ -2,7 +2,7 @@
 order, repeated and turned axes, computed positions, sums into positions, masks of positions, windows, batched products and attention, orders of axes in
 memory, outputs given twice.
 
-Read first: `Wide.WIDE_STEPS`. The pointwise ops and folds are in `wide_pointwise`.
+Read first: `Wide.WIDE_STEPS`. The pointwise ops and folds are in `wide_pointwise`, the other steps over positions and axes in `wide_positions`.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from everything_generator import D, Everything, Shape, Value, need
+from everything_generator import EXTENTS, D, Everything, Shape, Value, need
 from fusion_case import Extent, Ref, TensorInput, references
 from mixed_generator import Mixed
-from wide_pointwise import WidePointwise
+from wide_positions import WidePositions
 
 NARROW_TYPES = ("Float8_e4m3fn", "Float8_e4m3fn", "Float8_e5m2")
-MOVES = ("permute", "reshape", "slice", "expand", "squeeze", "index_select", "select", "gather", "take_along_axis", "set", "cat", "widened", "reshape_anew", "shuffled", "turned", "ordered", "flat")
+MOVES = ("with_ones", "named_view", "permute", "reshape", "slice", "expand", "squeeze", "index_select", "select", "gather", "take_along_axis", "set", "cat", "widened", "reshape_anew", "shuffled", "turned", "ordered", "flat")
 """Steps that take floats of 8 bits as they are."""
 TAKES_NOTHING = ("permute", "reshape_anew", "shuffled", "turned", "ordered", "flat", "stepped", "smooth", "smooth_binary", "integer_pair", "truth", "like", "masked_fill", "positions_mask", "product_of_two")
 """Steps that take empty tensors, beside those of `Mixed`."""
 
 
-class Wide(WidePointwise):
+class Wide(WidePositions):
     """One graph in the making."""
 
     TRIES = 12
+    SIZES = (*EXTENTS, 100, 128, 257)
     takes_narrow = False
     """Whether the step that is drawn takes floats of 8 bits."""
 
@@ -81,18 +82,6 @@ class Wide(WidePointwise):
         self.add("cast", [Ref(x.name), to], x, exact=to is D.Float, is_input=False)
 
     # -- views
-    def factors(self, n: int) -> list[int]:
-        """Cut a size into one to four axes, in any order."""
-        out, rest = [], n
-        for _ in range(self.rng.randint(0, 3)):
-            fitting = [f for f in range(2, 14) if rest % f == 0 and rest > f]
-            if fitting:
-                out.append(self.rng.choice(fitting))
-                rest //= out[-1]
-        out.append(rest)
-        self.rng.shuffle(out)
-        return out
-
     def reshape_anew(self) -> None:
         """Sizes that need have no common factorization with the old ones, such as (4, 6) to (6, 4)."""
         x = self.pick(lambda v: v.rank > 0 and not v.ones)
@@ -268,7 +257,7 @@ class Wide(WidePointwise):
         (of_four_bits, 0.7), (narrowed, 1), (widened, 1), (reshape_anew, 4), (flat, 1), (repeated, 2), (shuffled, 2.5), (half_by_size, 1.5), (turned, 2), (ordered, 1), (windows, 1.5), (computed_index, 2),
         (scatter_add, 1), (positions_mask, 1.5), (scan_of_any, 1), (entries_of, 0.5), (product_of_two, 1), (attention, 0.3),
     )  # fmt: skip
-    STEPS = (*((kind, weight / 2) for kind, weight in Mixed.STEPS), *WidePointwise.SMALL_STEPS, *WIDE_STEPS)
+    STEPS = (*((kind, weight / 2) for kind, weight in Mixed.STEPS), *WidePositions.SMALL_STEPS, *WidePositions.POSITION_STEPS, *WIDE_STEPS)
 
 
 __all__ = ["Wide"]
