@@ -306,6 +306,25 @@ def test_an_input_that_is_an_output_is_the_same_tensor() -> None:
     assert_same(out, [x, x.relu()])
 
 
+@pytest.mark.parametrize("shape", [None, [4, 6]], ids=["the input", "a reshape to its own sizes"])
+@pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
+def test_an_output_that_is_an_input_shows_the_old_values(shape: list[int] | None, is_strided: bool) -> None:
+    """The call writes another output into the input: what is returned is what the input was before, as `fd.validate` expects."""
+
+    def build(fd: FusionDefinition) -> None:
+        x = fd.define_tensor(shape=[4, 6], contiguity=not is_strided, dtype=DataType.Float)
+        y = x if shape is None else fd.ops.reshape(x, shape)
+        fd.add_output(y)
+        fd.add_output(fd.ops.neg(x), x)
+        fd.add_output(y)
+
+    fd, x = define(build), torch.randn(4, 12)[:, ::2] if is_strided else torch.randn(4, 6)
+    old = x.clone()
+    out = fd.execute([x])
+    assert_same([*out, x], [old, old, -old])
+    fd.validate([x])
+
+
 def test_a_definition_that_only_passes_through_needs_no_kernel() -> None:
     fd, x = define(lambda fd: fd.add_output(tensor(fd, 1))), torch.randn(4)
     assert fd.execute([x])[0] is x and fd.execute([x])[0] is x

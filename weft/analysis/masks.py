@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..dtypes import DataType
 from ..expr import ONE, ZERO, Sym, const, mul
+from ..ir.block_ops import BlockFoldOp
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, ExpandOp, Expr, IotaOp, LoadStoreOp, PointwiseOp, Scalar, SqueezeOp, TensorView, Val, no_reductions
 
@@ -206,6 +207,8 @@ def _of_operand(expr: Expr, number: int, operand: TensorView, needed: dict[Tenso
     if not isinstance(out, TensorView):
         return EVERYWHERE
     bounds = needed.get(out, EVERYWHERE)
+    if isinstance(expr, BlockFoldOp):  # reads the neighbours of each element, too
+        return EVERYWHERE
     if isinstance(expr, PointwiseOp):
         if expr.op_name == "where" and number:
             bounds = bounds | conditions.bounds(expr.inputs[0], holds=number == 1)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ..analysis.op_cost import cost_of
 from ..dtypes import DataType, StateType
 from ..expr import EVALUATORS, ONE, ZERO, Number, Sym, add, is_int, mul, sub
+from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, At, Fixed, LookupOp, Position
@@ -145,8 +146,9 @@ def _pays(fusion: Fusion, expr: LookupOp) -> bool:
 
 def _is_moved(expr: Expr | None) -> bool:
     """True for an expression through which a lookup moves. A copy that ends a segment stays, and one that transposes, which is done in tiles. An op that takes
-    a field out of a reduction's state stays with the reduction, because states are not stored in memory."""
-    if not isinstance(expr, MOVED) or any(isinstance(t.dtype(), StateType) for t in expr.tensor_inputs):
+    a field out of a reduction's state stays with the reduction, because states are not stored in memory. A fold over blocks stays, because it also reads
+    the neighbours of a position, which a lookup may leave out or put elsewhere."""
+    if not isinstance(expr, MOVED) or isinstance(expr, (BlockFoldOp, BlockSampleOp)) or any(isinstance(t.dtype(), StateType) for t in expr.tensor_inputs):
         return False
     return not isinstance(expr, LoadStoreOp) or expr.op_name != "segment_set" and not _turns_memory(expr.outputs[0])  # type: ignore[arg-type]
 

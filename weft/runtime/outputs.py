@@ -15,8 +15,10 @@ import torch
 from ..errors import Unsupported, UserError
 from ..expr import Number, Sym, evaluate_int
 from ..ir.block_ops import COLUMNS, GROUPED, PADDED, PADDED_COLUMNS, sample_of, sample_shape
+from ..ir.enums import MemoryType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, LoadStoreOp, PointwiseOp, TensorView, Val, no_reductions
+from ..ops.build import copy
 from ..reference.torch_types import torch_dtype
 
 
@@ -180,6 +182,16 @@ class OutputPlan:
             if value not in fusion.hidden_outputs:
                 self.returned.append(entry)
         self.copies = list(dict.fromkeys(self.copies))
+
+
+def return_old_values(fusion: Fusion) -> None:
+    """Return a copy, in place, of each returned input that another output is written into: a reader of the definition expects what it was before the call."""
+    written = {target for output, target in fusion.aliases.items() if target is not output}
+    for value in dict.fromkeys(fusion.outputs()):
+        if isinstance(value, TensorView) and value in written and value not in fusion.aliases and not value.is_cpu_scalar:
+            before: TensorView = copy(fusion, value)  # type: ignore[assignment]
+            before.memory_type = MemoryType.global_
+            fusion.replace_output(value, before)
 
 
 def _refuse_cpu_result(fusion: Fusion, output: TensorView) -> None:

@@ -43,7 +43,7 @@ from ..segment.plan import KernelStep, Plan, ViewStep
 from . import tuned, zero_size
 from .binding import Bound, SizesDiffer
 from .engines import BuiltKernel, Engine
-from .outputs import Layout, OutputPlan, layout_of, stride_values
+from .outputs import Layout, OutputPlan, layout_of, return_old_values, stride_values
 from .steps import KernelUse, Part, PlanTable, uses_of
 from .timing import Timings
 from .view_outputs import Chain, View, chains, chains_of_results, view_of, views_of_results
@@ -156,6 +156,7 @@ class SharedDefinition:
 
     def __init__(self, fusion: Fusion, *, is_scheduled: bool = False) -> None:
         self.fusion, self.is_scheduled = fusion.clone()[0], is_scheduled
+        return_old_values(self.fusion)
         drawing = drawing_ops(self.fusion)
         self.random_ops = len(drawing)
         for number, expr in enumerate(drawing):

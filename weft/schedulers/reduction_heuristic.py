@@ -263,13 +263,20 @@ class Candidates:
                 last = split
                 yield split
 
+    def holds_blocks(self, bdimx: int) -> bool:
+        """True when threads along a row have whole blocks of elements."""
+        return self.vector >= self.facts.block_elems or bdimx * self.vector % self.facts.block_elems == 0
+
     # ---- the innermost loop is reduced
     def _inner(self) -> Iterator[_Shape]:
         facts = self.facts
+        is_parted = facts.has_outer_run and facts.block_elems > self.vector  # threads along whole rows that hold one block may be in two runs
         row = row_vectors(facts.reduction_elems, self.vector, self.is_phased)
         fewest = 2 * self.vector if self.is_phased else 1  # threads that do the ends of a row
-        for bdimx in INNER_THREADS:
-            if bdimx < fewest or bdimx > fewest and bdimx // 2 >= row or ceil_div(row, bdimx) > MOST_LONE_VECTORS and bdimx < self.arch.warp_threads:
+        for bdimx in () if is_parted else INNER_THREADS:
+            if not self.holds_blocks(bdimx) or bdimx < fewest or bdimx > fewest and bdimx // 2 >= row:
+                continue
+            if ceil_div(row, bdimx) > MOST_LONE_VECTORS and bdimx < self.arch.warp_threads:
                 continue
             for bdimy in {max(1, min(threads // bdimx, next_power_of_two(facts.iteration_elems))) for threads in BLOCK_THREADS}:
                 threads = bdimx * bdimy
@@ -277,7 +284,7 @@ class Candidates:
                     registers = self.registers_of(threads)
                     for unroll in self.unrolls(ceil_div(ceil_div(row, split), bdimx)):
                         yield False, unroll, bdimx, bdimy, 1, split, False, registers
-        if facts.dimensions == 3 and facts.runs[0][0] and len(facts.runs) == 3:
+        if facts.has_outer_run:
             yield from self._inner_3d()
 
     def _inner_3d(self) -> Iterator[_Shape]:
@@ -285,7 +292,7 @@ class Candidates:
         facts = self.facts
         outer = facts.runs[0][1]
         row = ceil_div(facts.inner_run_elems, self.vector)
-        for bdimx in RUN_THREADS:
+        for bdimx in filter(self.holds_blocks, RUN_THREADS):
             for unroll in self.unrolls(ceil_div(row, bdimx)):
                 bdimz = max(1, min(RUN_THREADS[-1] // bdimx, previous_power_of_two(outer)))
                 for split in self.splits(facts.iteration_elems, outer // bdimz, bdimx * bdimz):

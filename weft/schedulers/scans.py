@@ -19,6 +19,7 @@ from ..analysis.reduction_shape import reduction_exprs
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
 from ..arch import MAX_GRID, Arch
 from ..dtypes import DataType
+from ..ir.block_ops import BlockFoldOp
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import At, LookupOp, ScanOp
@@ -87,6 +88,8 @@ class Scans(Scheduler):
             return Decline("the outputs fall into groups that share no tensor")
         if reason := bad_source(fusion):
             return Decline(reason)
+        if any(isinstance(e, BlockFoldOp) for e in fusion.tensor_exprs()):
+            return Decline("blocks of neighbours are held together by the loops of rows and of pointwise fusions alone")
         axes = loop_axes(fusion)
         reference = pointwise_reference(axes)
         if isinstance(reference, Obstacle):
