@@ -14,6 +14,7 @@ from row_fusions import numbers, weight, wide
 
 import weft.nn.functional
 from weft import DataType, FusionDefinition
+from weft.arch import H200
 from weft.check.records import programs
 from weft.ir.values import TensorView
 from weft.options import options
@@ -95,3 +96,38 @@ def test_two_sums_of_rows_that_blocks_share_and_read_again(long: int) -> None:
     with poisoned_outputs(), options(strict_schedules=True):
         weft.nn.functional.layer_norm(x, x.shape[1:]).backward(grad)
     assert (x.grad.double() - exact.grad).abs().max() <= 2.0**-8 * exact.grad.abs().max()
+
+
+def standardized(shape: tuple[int, ...], dims: list[int], dtype: DataType = DataType.BFloat16) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = wide(fd, fd.define_tensor([-1] * len(shape), contiguity=True, dtype=dtype))
+        variance, mean = fd.ops.var_mean(x, dims, correction=0, keepdim=True)
+        fd.add_output(fd.ops.cast(fd.ops.mul(fd.ops.sub(x, mean), fd.ops.rsqrt(fd.ops.add(variance, 1e-5))), dtype))
+    return fd
+
+
+@pytest.mark.parametrize(
+    "shape, dims",
+    [
+        ((1, 1 << 24), [1]), ((2, 1 << 23), [1]), ((4, 1234567), [1]), ((1 << 22, 4), [0]), ((1000000, 3), [0]), ((8000000, 1), [0]),
+        ((1, 3, 1024, 8000), [1, 2, 3]), ((40, 2, 1000, 1000), [0, 2, 3]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_few_long_rows_or_columns_that_no_cluster_keeps_are_several_kernels(shape: tuple[int, ...], dims: list[int]) -> None:
+    """One kernel would use 8 to 32 of 132 multiprocessors, and read what it has twice."""
+    assert [made.scheduler for made in programs(standardized(shape, dims), [shape], H200)] == ["reduction", "pointwise"]
+
+
+@pytest.mark.parametrize("shape, dims", [((64, 1 << 21), [1]), ((1, 300000), [1]), ((20000, 300), [0]), ((132, 1 << 20), [1]), ((30, 1000), [0])], ids=str)
+def test_rows_and_columns_that_fill_the_chip_or_are_kept_are_one_kernel(shape: tuple[int, ...], dims: list[int]) -> None:
+    assert len(programs(standardized(shape, dims), [shape], H200)) == 1
+
+
+@pytest.mark.parametrize("dtype", [DataType.Float, DataType.BFloat16], ids=str)
+@pytest.mark.parametrize("shape, dims", [((2, 300001), [1]), ((1, 262144), [1]), ((200003, 3), [0]), ((131072, 8), [0])], ids=str)
+def test_few_long_rows_and_columns(shape: tuple[int, ...], dims: list[int], dtype: DataType) -> None:
+    fd = standardized(shape, dims, dtype)
+    with options(chip="A100"), poisoned_outputs():
+        fd.validate([numbers(dtype, *shape)])
+    assert len(fd.fec.kernel_runtimes) == 2

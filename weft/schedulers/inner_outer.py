@@ -42,7 +42,7 @@ from .facts import RowAnalysis
 from .row_passes import Passes, later_uses, load_again
 from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, names_in_vectors, places_in_order, row_sizes, split_axis
 from .two_sides import TwoSidedAnalysis, analyze_two_sides
-from .limits import TIMED_OF_A_WAY
+from .limits import STEP_BYTES, TIMED_OF_A_WAY
 
 
 NOT_SPECIALIZED = (
@@ -52,7 +52,7 @@ NOT_SPECIALIZED = (
 """Why there is no warp-specialized kernel of this template."""
 
 
-FEW_SPILL_BYTES = 64
+FEW_SPILL_BYTES = 2 * STEP_BYTES
 """Of a thread, beyond which other params are taken while there are some. One H200, 163 random cases (bench/results/two_sided_behind.json): three had chosen
 kernels with 100 to 416 bytes that took 1.35 to 1.92 times as long as another; the choice loses 0.9 % less in the geometric mean."""
 

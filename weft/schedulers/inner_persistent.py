@@ -28,9 +28,11 @@ from .async_rows_heuristic import AsyncRowsParams
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_accesses
 from .nested_rows import choose_nested, nested_params, why_not_worth
+from .persistent_heuristic import choose_with_trace
 from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
 from .row_passes import NOT_JOINED, Passes, in_fewer_passes, keep_elsewhere, loops_stay_joined
 from .row_ways import choose_rows, way_candidates, way_of
+from .limits import LAUNCH_BYTES
 from .rows import Rows, Template, canonical_rows, names_in_vectors, peel_of, phase_of_rows, positions, split_axis, whole_warps
 
 
@@ -59,9 +61,9 @@ class InnerPersistent(Scheduler):
             return why_not_worth(analysis, sizes, arch)
         if not analysis.can_look_up_again and not _reads_once(self.choose(analysis, sizes, alignment_bits, arch)[0]):
             return Decline(NOT_JOINED)
-        if not analysis.needs_vectors:
-            return None
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
+        if not analysis.needs_vectors:
+            return why_not_in_one_kernel(facts, arch)
         return analysis.why_not_vectors(facts, RowsOf(facts, arch).vector)
 
     def choose(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[PersistentParams, str]:
@@ -95,6 +97,25 @@ class InnerPersistent(Scheduler):
         if isinstance(params, AsyncRowsParams):
             return apply_async_rows(fusion, analysis, params)
         return apply_persistent(fusion, analysis, params)
+
+
+def why_not_in_one_kernel(facts: PersistentFacts, arch: Arch) -> Decline | None:
+    """Return why several kernels, one for each reduction and one for the rest, are better than one whose passes read few long rows again.
+
+    They are where that one gives less than half of the multiprocessors a block, and is predicted to take longer than several at the speed of memory.
+    """
+    if 2 * facts.iteration_elems > arch.sm_count or facts.block_elems:
+        return None
+    params, trace = choose_with_trace(facts, arch)
+    blocks = facts.iteration_elems * params.cluster_blocks
+    if params.storage != "reread" or 2 * blocks > arch.sm_count:
+        return None
+    further = max(1, facts.passes - 1)
+    moved = facts.total_elems * (facts.input_bits + facts.output_bits) / 8
+    in_several = moved + further * (facts.total_elems * facts.input_bits / 8 + LAUNCH_BYTES)
+    if moved / trace.candidates[0].score <= in_several:
+        return None
+    return Decline(f"{facts.iteration_elems} long rows would use only {blocks} blocks: {further + 1} kernels can use more")
 
 
 def _reads_once(params: Any) -> bool:

@@ -30,7 +30,7 @@ from .row_passes import NOT_JOINED, Passes, later_uses, load_again, loops_stay_j
 from .rows import Template, arrange, arrange_axes, class_order, merge_axes_at, merge_run, positions, split_axis
 from .turned import LANES_ALONG_COLUMNS, TURNED_THREADS, schedule_turned, turn, turned_outputs
 from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
-from .limits import FULL_BLOCK_THREADS, MANY_BATCHES, TIMED_OF_A_WAY
+from .limits import FULL_BLOCK_THREADS, LAUNCH_BYTES, MANY_BATCHES, TIMED_OF_A_WAY
 
 BESIDE_REGISTERS = KEPT_REGISTERS + 8 * COLUMN_REGISTERS
 """Of a thread that keeps a part of eight columns."""
@@ -114,15 +114,19 @@ class OuterPersistent(Scheduler):
         return analysis.why_not_vectors(facts, tile.vector_elems if tile else RowsOf(facts, arch).vector, is_tile=tile is not None, turned=turned)
 
     def why_not_in_one_kernel(self, analysis: PersistentAnalysis, facts: PersistentFacts, arch: Arch) -> Decline | None:
-        """Return why two kernels are better than columns that are read again: L2 does not keep them, and some multiprocessors would have nothing to do."""
-        if not analysis.reads_twice or columns_in_registers(facts, arch) is not None:
+        """Return why several kernels are better than columns that are read again: L2 does not keep them, and some multiprocessors would have nothing to do; or
+        few have something, of which each moves at most about twice its share of the bandwidth."""
+        if columns_in_registers(facts, arch) is not None:
             return None
         from_memory = rereads_from_memory(facts.total_elems * facts.input_bits / 8, arch)
         params = self.choose_reread(facts, arch)[0]
         blocks = ceil_div(ceil_div(facts.iteration_elems, params.vector_elems), params.bdimx) * params.cluster_blocks
-        if from_memory <= MOST_FROM_MEMORY or blocks >= arch.sm_count:
+        further = max(1, facts.passes - 1)
+        moved = facts.total_elems * ((further + 1) * facts.input_bits + facts.output_bits) / 8
+        is_long = analysis.reads_twice and from_memory > MOST_FROM_MEMORY and blocks < arch.sm_count
+        if not is_long and moved * (arch.sm_count / (2 * blocks) - 1) <= further * LAUNCH_BYTES:
             return None
-        return Decline(f"{facts.iteration_elems} long columns would use only {blocks} blocks: two kernels, one for the reductions, can use more")
+        return Decline(f"{facts.iteration_elems} long columns would use only {blocks} blocks: {further + 1} kernels, one for each reduction, can use more")
 
     def tile(self, analysis: PersistentAnalysis, facts: PersistentFacts, arch: Arch) -> tuple[OuterParams | None, list[TensorView]]:
         """Return the params of a tile, if there is one, and the outputs that it turns: where a byte of these would else have several threads."""

@@ -215,8 +215,8 @@ class _Partition:
             return self._kernel(graph.members(a, b), graph.writes(a, b), graph.ties(a, b))[1] is None
 
         search(graph, joinable)
-        if chains:
-            repeat_short_chains(graph)
+        if chains and repeat_short_chains(graph):
+            search(graph, joinable)  # a group that no longer writes a chain's result may be joined: a maximum with the sum of the exponentials below it
         steps: list[Step] = []
         for group in in_order(graph, set()):
             members = graph.members(group)

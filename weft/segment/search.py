@@ -74,8 +74,9 @@ def _neighbours(graph: Graph, group: Group) -> list[Group]:
 
 
 # ---------------------------------------------------------------- computing again
-def repeat_short_chains(graph: Graph) -> None:
-    """Let readers recompute a tensor from the inputs of its chain of pointwise expressions, if that moves fewer bytes than storing it."""
+def repeat_short_chains(graph: Graph) -> bool:
+    """Let readers recompute a tensor from the inputs of its chain of pointwise expressions, if that moves fewer bytes than storing it. True if any does."""
+    is_changed = False
     for group in graph.alive():
         for tensor in sorted(group.produced, key=lambda t: t.name):
             readers = graph.readers.get(tensor, set())
@@ -88,6 +89,8 @@ def repeat_short_chains(graph: Graph) -> None:
             more = sum(graph.bytes(leaf) for reader in readers for leaf in leaves if leaf not in reader.reads)
             if more < graph.bytes(tensor) * (1 + len(readers)) and all(_fits(graph, g, tensor, leaves) for g in readers):
                 _repeat(graph, tensor, exprs, leaves, group)
+                is_changed = True
+    return is_changed
 
 
 def _chain(graph: Graph, group: Group, tensor: TensorView) -> tuple[list[Expr], set[TensorView]] | None:
