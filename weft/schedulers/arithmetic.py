@@ -18,7 +18,8 @@ PORTABLE_CLUSTER_BLOCKS = 8
 
 
 def tree_workspace_bytes(threads: int, lanes: int, accumulator_bits: int) -> int:
-    """Shared memory in which `threads` fold columns of `lanes` vector elements each (`reduce_tree` of the device library), all results of a kernel."""
+    """Return the shared memory in which `threads` reduce columns of `lanes` vector elements each (`reduce_tree` of the device library), for all results of a
+    kernel."""
     return threads * (lanes + 2) * ceil_div(accumulator_bits, 8)
 
 
@@ -54,12 +55,12 @@ def next_power_of_two(value: int) -> int:
 
 
 def vector_elems(limit_elems: int, max_dtype_bits: int, min_vector_elems: int, max_vector_bits: int) -> int:
-    """Return the vector width: as wide as one access, within the limit; never below whole bytes."""
+    """Return the vector width: as wide as one access, within the limit, and at least whole bytes."""
     return max(min_vector_elems, min(limit_elems, previous_power_of_two(max_vector_bits // max_dtype_bits)))
 
 
 def vectors_along_rows(facts: ReductionFacts | PersistentFacts) -> tuple[bool, int]:
-    """Return whether vectors along memory begin where aligned ones do, and not with a row (see `weft.schedule.peel`), and how many elements they have."""
+    """Return whether vectors along memory are aligned in memory instead of beginning with a row (see `weft.schedule.peel`), and their number of elements."""
     is_simple = facts.is_inner and facts.dimensions == 2 and facts.min_vector_elems == 1
     is_phased = is_simple and gains_by_phase(facts.reduction_elems, facts.vector_limit_elems, facts.phased_limit_elems, facts.max_dtype_bits)
     limit = facts.phased_limit_elems if is_phased else facts.vector_limit_elems
@@ -67,5 +68,5 @@ def vectors_along_rows(facts: ReductionFacts | PersistentFacts) -> tuple[bool, i
 
 
 def best_first(candidates: Iterable[Any], key: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """Sort by `key`, largest first; equals keep their order."""
+    """Sort by `key`, largest first; equal ones keep their order."""
     return tuple(sorted(candidates, key=key, reverse=True))

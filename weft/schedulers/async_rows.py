@@ -80,7 +80,7 @@ def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> 
 
 
 def load_rows(template: Template, analysis: PersistentAnalysis) -> list[TensorView]:
-    """Let TMA bring the inputs that vary over rows and within them into shared memory; return the tensors there."""
+    """Load the inputs that depend on rows and on positions in them into shared memory by TMA; return the tensors there."""
     rows = {t.name for t in analysis.row_inputs}
     out = []
     for source, _ in template.inputs:
@@ -92,7 +92,7 @@ def load_rows(template: Template, analysis: PersistentAnalysis) -> list[TensorVi
 
 
 def can_load(source: TensorView) -> bool:
-    """True when rows of an input lie contiguously; false for what a lookup reads."""
+    """True if rows of an input are contiguous; false for the source of a lookup."""
     if lookup_of(source) is not None:
         return False
     axes = source.get_logical_domain()
@@ -100,7 +100,7 @@ def can_load(source: TensorView) -> bool:
 
 
 def store_rows(template: Template, analysis: PersistentAnalysis) -> dict[TensorView, TensorView]:
-    """Let bulk copies take the results of rows to global memory; return tensor in shared memory -> output."""
+    """Store the results of rows to global memory by bulk copies; return tensor in shared memory -> output."""
     rows = {t.name for t in analysis.row_outputs}
     out: dict[TensorView, TensorView] = {}
     for local, output in template.outputs:
@@ -112,7 +112,7 @@ def store_rows(template: Template, analysis: PersistentAnalysis) -> dict[TensorV
 
 
 def split_rows(reference: TensorView, analysis: PersistentAnalysis, params: AsyncRowsParams) -> int:
-    """Bring the reference into the form [rows, row] and split the rows; return how many loops the rows have."""
+    """Transform the reference to [rows, row] and split the rows; return the number of loops over rows."""
     shape = analysis.shape
     arrange(reference, class_order(reference, shape, analysis.axes))
     loop = reference.domain().loop
@@ -135,13 +135,13 @@ def split_rows(reference: TensorView, analysis: PersistentAnalysis, params: Asyn
 
 
 def bind_first(reference: TensorView) -> int:
-    """Give each row a block."""
+    """Bind rows to blocks, one each."""
     reference.axis(0).parallelize(ParallelType.grid_x)
     return 1
 
 
 def split_tiles(reference: TensorView) -> int:
-    """Give each block the rows of a tile of scales whose scales are neighbours, one after the other."""
+    """Give each block the rows of a scale tile whose scales are neighbours, in a loop."""
     split(reference, 0, TILE_ROWS)
     split(reference, 1, TILE_ROWS // TILE_STEPS)
     merge(reference, 0, 2)
@@ -149,7 +149,7 @@ def split_tiles(reference: TensorView) -> int:
 
 
 def row_of(tensor: TensorView) -> IterDomain:
-    """The innermost loop axis that has elements."""
+    """The innermost loop axis that is not a broadcast axis."""
     return next(a for a in reversed(tensor.get_loop_domain()) if not a.is_broadcast())
 
 
@@ -165,7 +165,7 @@ def bind_blocks(tensor: TensorView, params: AsyncRowsParams) -> None:
 def inline(
     template: Template, analysis: PersistentAnalysis, params: AsyncRowsParams, row_axes: int, loaded: list[TensorView], staged: list[TensorView]
 ) -> None:
-    """Copy a whole row to registers before its first use; read weights once, before the loop over rows; inline all else."""
+    """Copy a whole row to registers before its first use; read weights once, before the loop over rows; inline everything else."""
     row_at = row_axes - (params.grouped_rows > 1)
     limits: dict[TensorView, int] = {}
     for tensor in template.fusion.tensors():

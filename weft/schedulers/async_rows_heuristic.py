@@ -22,9 +22,9 @@ from .cost.parts import THREAD_REGISTERS
 from ..dtypes import DataType
 
 TILE_ROWS, TILE_STEPS = 128, 4
-"""Rows of a tile of scales, and those of them whose scales are neighbours."""
+"""Rows of a scale tile, and how many of them have neighbouring scales."""
 TILE_BATCHES, TILE_STAGES, TILE_THREADS = 2, 2, 1024
-"""Of a block that takes these rows; and threads that a multiprocessor has of such blocks, at least."""
+"""Batches and stages of a block that takes these rows; and the least number of threads in such blocks per multiprocessor."""
 ASYNC_THREADS = MOST_ASYNC_WARPS * WARP_THREADS
 MOST_STAGES = 12
 TMA_BATCHES = (4, 8, MOST_BATCHES)
@@ -33,33 +33,34 @@ WIDE_INPUT_ROWS = 2
 thread spills with 96 registers and not with 112)."""
 LEAST_ROWS, MOST_ROWS = 2, 3
 BYTES_IN_WORK = 96 * 1024
-"""Rows of kind "tma" that a multiprocessor should have in work: the least and most, and the bytes of all of them."""
+"""Rows of kind "tma" in flight per multiprocessor: the least and most, and the bytes of all of them."""
 USUAL_KEPT = 32
-"""Elements of a thread, up to which the compiler keeps them unpacked. With bounds, a thread needs an eighth of the registers above that beside them (softmax
-of 48K bf16 in 16 batches), without bounds a quarter of the elements above that (of 64: softmax 56 registers, RMS norm 64, layer norm 72)."""
+"""Elements per thread up to which the compiler keeps them unpacked. For elements above that a thread needs additional registers: with bounds an eighth of their
+registers (softmax of 48K bf16 in 16 batches), without bounds a quarter of their number (of 64: softmax 56 registers, RMS norm 64, layer norm 72)."""
 WIDE_USUAL_KEPT = 16
-"""For types of 32 bits without bounds: elements from which on that quarter is needed; bounds of the last batch take a step. Layer norm of 20K float32 spills
-with 56 registers and not with 64, of 10000 with 64 and not with 72."""
+"""For types of 32 bits without bounds: number of elements above which that quarter is needed; bounds of the last batch need one more register step. Layer norm
+of 20K float32 spills with 56 registers and not with 64, of 10000 with 64 and not with 72."""
 """A limit is one step above what a row without bounds needs: with many more, the compiler loads the weights of all batches first, and spills in the end
 (layer norm of 24K float32: none with 64 or 72 registers, 32 bytes with 80)."""
 UNLIMITED_REGISTERS = 72
-"""Of a thread whose row has no bounds, what the compiler takes without a limit, with some to spare."""
+"""Registers that the compiler takes without a limit for a thread whose row has no bounds checks, with some to spare."""
 SMALL_SHARED_BYTES = 1024
-"""Barriers, workspaces, alignment of a row per block."""
+"""Shared memory of barriers, workspaces and alignment with a row per block."""
 BLOCKS = ((2, 128), (1, 256), (1, 384), (1, 512))
-"""Groups of a block and threads of each, in order of preference. Two groups of 128 on TIDy: with the async threads they are whole warpgroups."""
+"""Compute groups of a block and threads of each, in order of preference. Two groups of 128 on TIDy: together with the async threads they are whole
+warpgroups."""
 MOST_SHARED_REGISTERS = MOST_REGISTERS - REGISTER_STEP
-"""Of a thread, from which on there is nothing to move from async threads to the others."""
+"""Registers per thread from which on none can be moved from async threads to compute threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class AsyncRowsParams:
     """A schedule of a normalization whose rows TMA loads; equal params (with equal structure, index type and device) mean the same kernel.
 
-    kind: "tma" or "specialized". bdimx: threads of a row. groups: compute groups of a block, on TIDy (1: along TIDx). grouped_rows: rows that a group takes
-    at once. blocks: of the grid, which stay. stages: per group. async_warps: roles that share the inputs. registers: of async and compute threads.
-    is_stored_in_bulk: results leave through shared memory. project_to_inputs, vector_elems, batches, fill: as for rows in registers.
-    tile_rows: rows of a block of kind "tma", one after the other: 1, or TILE_STEPS of a tile of scales, with `stages` of them loaded ahead.
+    kind: "tma" or "specialized". bdimx: threads of a row. groups: compute groups of a block, on TIDy (1: along TIDx). grouped_rows: rows that a group takes at
+    once. blocks: staying blocks of the grid. stages: per group. async_warps: loading warps, which divide the inputs among them. registers: of async and compute
+    threads. is_stored_in_bulk: results are stored by bulk copies from shared memory. project_to_inputs, vector_elems, batches, fill: as for rows in registers.
+    tile_rows: rows of a block of kind "tma", in a loop: 1, or TILE_STEPS of a scale tile, with `stages` of them loaded ahead.
     access_bits: of the widest access of a thread to global memory.
     """
 
@@ -82,11 +83,11 @@ class AsyncRowsParams:
 
     @property
     def part_multiple(self) -> int:
-        """What the vectors that the threads of a row hold at once are a multiple of, where they hold more than these."""
+        """The number of vectors in a batch is a multiple of this, if it is larger."""
         return WARP_MULTIPLE if self.batches > 1 else 1
 
     def filled(self, facts: PersistentFacts) -> AsyncRowsParams:
-        """Return the params with `fill` for rows of these sizes; a row per block that was chosen with all its bounds keeps them."""
+        """Return the params with `fill` for rows of these sizes; a row per block that was chosen with all bounds checks keeps them."""
         if self.kind == "tma" and self.fill == "partial":
             return self
         return replace(self, fill=_fill(facts.reduction_elems // self.vector_elems, self))
@@ -97,7 +98,7 @@ def choose_async_rows(
 ) -> AsyncRowsParams | Decline:  # fmt: skip
     """Return params of kind "tma" or "specialized", or why there are none.
 
-    async_warps: 0 for one per input, up to 4. groups: of a specialized block; 0 for as many as suit the row.
+    async_warps: 0 for one per input, up to 4. groups: compute groups of a specialized block; 0 to choose by the row length.
     """
     reason = why_no_bulk_copy(facts, arch)
     if reason:
@@ -122,7 +123,7 @@ def async_rows_candidates(facts: PersistentFacts, arch: Arch) -> list[AsyncRowsP
 
 
 def why_no_bulk_copy(facts: PersistentFacts, arch: Arch) -> str:
-    """Return why no bulk copy can bring rows of these facts; empty when one can."""
+    """Return why bulk copies cannot load these rows; empty if they can."""
     if not arch.has_tma:
         return f"{arch.name} has no TMA"
     if all(is_reduced for is_reduced, _ in facts.runs):
@@ -137,7 +138,7 @@ def why_no_bulk_copy(facts: PersistentFacts, arch: Arch) -> str:
 
 
 def row_per_block(facts: PersistentFacts, arch: Arch, is_stored_in_bulk: bool) -> AsyncRowsParams | Decline:
-    """Return params of kind "tma": the fewest batches with which a multiprocessor has enough rows in work, or the most rows that are possible."""
+    """Return params of kind "tma": the fewest batches with which a multiprocessor has enough rows in flight, or else as many rows as possible."""
     row_bytes, staging_bytes = _row_bytes(facts, is_stored_in_bulk)
     if row_bytes + staging_bytes > _usable_shared_bytes(arch):
         return Decline(f"a row of {row_bytes} bytes does not fit into shared memory")
@@ -154,10 +155,10 @@ def row_per_block(facts: PersistentFacts, arch: Arch, is_stored_in_bulk: bool) -
 
 
 def tile_per_block(facts: PersistentFacts, arch: Arch, row: AsyncRowsParams) -> AsyncRowsParams | None:
-    """Return params with which a block takes the rows of a tile whose scales are neighbours, so that these leave together; None where that is not better.
+    """Return params with which a block takes the rows of a scale tile with neighbouring scales, so that these are stored together; None if that is not better.
 
-    Source: one H200, RMS norm + NVFP4 of 16384x4096 bf16, of a copy: 0.80 with a row per block, whose scales take a sector for each four bytes; kernels written
-    by hand with four rows 0.83 in four batches of 64 threads, 0.87 in two of 128. Tensors that leave a multiprocessor fewer threads were not measured.
+    Source: one H200, RMS norm + NVFP4 of 16384x4096 bf16, of a copy: 0.80 with a row per block, whose scales use a sector per four bytes; kernels written by
+    hand with four rows 0.83 in four batches of 64 threads, 0.87 in two of 128. Tensors with fewer threads per multiprocessor were not measured.
     """
     vectors = facts.reduction_elems // row.vector_elems
     params = replace(row, batches=TILE_BATCHES, bdimx=vectors // TILE_BATCHES, stages=TILE_STAGES, tile_rows=TILE_STEPS)
@@ -171,9 +172,9 @@ def tile_per_block(facts: PersistentFacts, arch: Arch, row: AsyncRowsParams) -> 
 
 
 def _limit(facts: PersistentFacts, params: AsyncRowsParams, rows: int, arch: Arch) -> int:
-    """Most registers of a thread that leave so many rows in work; the hardware's where a row without bounds needs no limit.
+    """The most registers per thread with which so many rows are in flight; the hardware's limit if a row without bounds needs none.
 
-    A limit makes the compiler take more than without one, as far as that goes (layer norm of bf16: 62 registers without, 87 with 128).
+    With a limit the compiler takes more than without one, up to the limit (layer norm of bf16: 62 registers without, 87 with 128).
     """
     registers = arch.registers_per_thread(rows * params.bdimx)
     if params.fill != "partial":
@@ -187,7 +188,8 @@ def _limit(facts: PersistentFacts, params: AsyncRowsParams, rows: int, arch: Arc
 
 
 def _rows_per_block(facts: PersistentFacts, arch: Arch, is_stored_in_bulk: bool) -> Iterator[AsyncRowsParams]:
-    """Params of kind "tma" with the registers that the row needs: few batches first, and of these no bounds first, and no exponential twice."""
+    """Yield params of kind "tma" with the registers that the row needs: few batches first, then those without bounds checks, then those without recomputed
+    exponentials."""
     vector = _vector(facts, arch)
     vectors = facts.reduction_elems // vector
     projections = tuple(dict.fromkeys((_is_projected(facts) and not facts.recompute_has_exact_exp, _is_projected(facts))))
@@ -204,13 +206,13 @@ def _rows_per_block(facts: PersistentFacts, arch: Arch, is_stored_in_bulk: bool)
 
 
 def tma_blocks_per_sm(facts: PersistentFacts, arch: Arch, params: AsyncRowsParams) -> int:
-    """Blocks of kind "tma", which have a row each, that a multiprocessor has in work."""
+    """Resident blocks of kind "tma" per multiprocessor, with a row each."""
     shared = sum(_row_bytes(facts, params.is_stored_in_bulk)) + SMALL_SHARED_BYTES
     return arch.blocks_per_sm(params.bdimx, tma_registers(facts, arch, params), shared)
 
 
 def tma_registers(facts: PersistentFacts, arch: Arch, params: AsyncRowsParams) -> int:
-    """Registers that the compiler takes for a thread of kind "tma": up to the limit, or what the row needs where there is none."""
+    """Registers that the compiler takes for a thread of kind "tma": the limit, or what the row needs if there is none."""
     is_limited = params.max_registers is not None and params.max_registers < arch.max_registers_per_thread
     return params.max_registers if is_limited else needed_registers(facts, params)  # type: ignore[return-value]
 
@@ -218,7 +220,7 @@ def tma_registers(facts: PersistentFacts, arch: Arch, params: AsyncRowsParams) -
 def needed_registers(facts: PersistentFacts, params: AsyncRowsParams) -> int:
     """Registers with which a thread of kind "tma" does not spill.
 
-    Without bounds the compiler runs the batches side by side: it keeps what it has unpacked, and a vector of each weight (bf16: layer norm and dropout
+    Without bounds checks the compiler interleaves the batches: it keeps the unpacked values, and a vector of each weight (bf16: layer norm and dropout
     + layer norm spill with 56, RMS norm and add + RMS norm do not, softmax does not with 48; float32: layer norm spills with 32, and not with 40).
     """
     kept_bits = (facts.projected_bits if params.project_to_inputs else facts.persistent_bits) or 0
@@ -235,7 +237,7 @@ def needed_registers(facts: PersistentFacts, params: AsyncRowsParams) -> int:
 
 
 def registers_for_row(facts: PersistentFacts, kept: int, is_stored_in_bulk: bool = False) -> int:
-    """Registers of a thread that keeps `kept` of them for its part of a row, with what it needs beside as in `register_rows`."""
+    """Registers of a thread that keeps its part of a row in `kept` of them, plus others as in `register_rows`."""
     beside = WIDE_REGISTERS if facts.max_dtype_bits >= 32 else THREAD_REGISTERS
     inputs = WIDE_INPUT_ROWS * kept * max(0, facts.vectorizable_inputs - 1) if facts.max_dtype_bits >= 32 else 0
     operands = inputs + OPERAND_REGISTERS * facts.broadcast_operands + RANDOM_REGISTERS * facts.has_rng + REGISTER_STEP * is_stored_in_bulk
@@ -243,7 +245,7 @@ def registers_for_row(facts: PersistentFacts, kept: int, is_stored_in_bulk: bool
 
 
 def specialized_rows(facts: PersistentFacts, arch: Arch, async_warps: int, is_stored_in_bulk: bool, groups: int) -> AsyncRowsParams | Decline:
-    """Return params of kind "specialized": two groups where the row is short enough, as many stages as fit."""
+    """Return params of kind "specialized": two groups if the row is short enough, as many stages as fit."""
     row_bytes, staging_bytes = _row_bytes(facts, is_stored_in_bulk)
     vector = _vector(facts, arch)
     warps = async_warps or max(1, min(MOST_ASYNC_WARPS, facts.vectorizable_inputs))
@@ -266,7 +268,7 @@ def specialized_rows(facts: PersistentFacts, arch: Arch, async_warps: int, is_st
 
 
 def _held_registers(facts: PersistentFacts, vector: int, batches: int) -> int:
-    """Registers of a compute thread: its part of a row in the type that it computes in, that of the weights, which it reads once, and the rest.
+    """Registers of a compute thread: its part of a row in the type of the computation, its part of the weights, which it reads once, and the rest.
 
     Source: one H200, November 2026: RMS norm of 24K float32 (144 and the rest, of 160) is 0.93 of a copy; of 40K bf16 (168 and the rest) 0.61.
     """
@@ -279,17 +281,17 @@ def _vector(facts: PersistentFacts, arch: Arch) -> int:
 
 
 def _row_bytes(facts: PersistentFacts, is_stored_in_bulk: bool) -> tuple[int, int]:
-    """Return the bytes of a row of all inputs, and those of a row of all outputs that leave through shared memory."""
+    """Return the bytes of a row of all inputs, and of a row of all outputs that are stored from shared memory."""
     return facts.reduction_elems * facts.input_bits // 8, facts.reduction_elems * facts.output_bits // 8 if is_stored_in_bulk else 0
 
 
 def _usable_shared_bytes(arch: Arch) -> int:
-    """What barriers, workspaces and alignment leave."""
+    """Shared memory without barriers, workspaces and alignment."""
     return arch.shared_per_block_optin_bytes - 4096
 
 
 def _fill(vectors: int, params: AsyncRowsParams) -> str:
-    """Return what is known of a row of so many vectors."""
+    """Return `fill` for a row of so many vectors."""
     return fill_of_parts(vectors, params.batches, round_up(ceil_div(vectors, params.batches), params.part_multiple), params.bdimx, vectors)
 
 

@@ -24,7 +24,7 @@ Alignments = Mapping[int, int]
 
 @dataclass(frozen=True)
 class Decline:
-    """Why a scheduler does not take a fusion."""
+    """Why a scheduler does not accept a fusion."""
 
     reason: str
 
@@ -34,9 +34,9 @@ class ScheduleResult:
     """What a schedule fixes besides the loop axes.
 
     static_block: block dimensions that do not follow from extents. max_registers: the register limit per thread. cluster_blocks: blocks of a cluster, along x.
-    peel: how loops over rows are peeled. staying: how persistent blocks go from row to row. access_bits: the widest access of a thread to global memory.
-    most_spill_bytes: how many bytes per thread the kernel may spill while other params are left (None: as many as are safe). keeps_places: loops over registers
-    compute addresses before the loop (`Kernel.keeps_places`). sizes: values of sizes that the kernel assumes; the host checks them.
+    peel: how loops over rows are peeled. staying: how staying (persistent) blocks loop over rows. access_bits: the widest access of a thread to global memory.
+    most_spill_bytes: how many bytes per thread the kernel may spill as long as other params are left (None: as many as are safe). keeps_places: loops over
+    registers compute addresses before the loop (`Kernel.keeps_places`). sizes: values of sizes that the kernel assumes; the host checks them.
     """
 
     static_block: tuple[tuple[ParallelType, int], ...] = ()
@@ -58,7 +58,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def analyze(self, fusion: Fusion) -> Any | Decline:
-        """Return what is known of the fusion without sizes, or a Decline. The caller keeps the result for the fusion's lifetime."""
+        """Return the facts of the fusion that do not depend on sizes, or a Decline. The caller keeps the result for the fusion's lifetime."""
 
     def accept(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
         """Return a Decline for these sizes, or None."""
@@ -69,7 +69,7 @@ class Scheduler(ABC):
         """Return frozen, hashable parameters and a trace of the candidates. A pure function: the result depends only on the arguments."""
 
     def choose_way(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch, way: str) -> tuple[Any, str]:
-        """Return params of the way named `way` if the scheduler has it and it is possible, else those of `choose`."""
+        """Return params of the way `way` if the scheduler has it and it is possible, else those of `choose`."""
         return self.choose(analysis, sizes, alignment_bits, arch)
 
     def choose_other(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch, rejected: Mapping[Any, int]) -> tuple[Any, str] | None:

@@ -16,20 +16,20 @@ from .cost.parts import THREAD_REGISTERS
 from .limits import MANY_BATCHES, REGISTER_STEP, ROW_THREAD_REGISTERS
 
 LEAST_VECTORS = 256
-"""Of a row. Shorter ones are a warp's, or several to a block."""
+"""Vectors of a row, at least. Shorter rows are computed by one warp, or several rows by a block."""
 LEAST_LANES = 0.6
-"""Of the threads along a run, the part that has a vector: idle lanes cost issue slots only."""
+"""The fraction of the threads along a run that have a vector, at least: idle lanes cost only issue slots."""
 IN_FLIGHT_BYTES = 128 * 1024
-"""Of a multiprocessor, all inputs together: what resident blocks have asked for."""
+"""Bytes in flight per multiprocessor, of all inputs and resident blocks."""
 FLIGHT_POWER, LANE_POWER, ROUND_POWER = 0.35, 0.5, 0.4
 LOOSE_REGISTERS = THREAD_REGISTERS + REGISTER_STEP
-"""Beside the kept row, and a step more where the last pass reads an input. THREAD_REGISTERS are enough with one vector of each run."""
+"""Registers besides the kept row, and a step more if the last pass reads an input. THREAD_REGISTERS are enough with one vector per run."""
 TIGHT_LOSS = 0.02
 SHARE_BYTES = (4 * 1024, 72 * 1024)
-"""Least and most bytes of an input that a block of a cluster has, and one block alone."""
+"""Least and most bytes of an input in each block, of a cluster or alone."""
 LONG_SHARE_BYTES, LONG_BATCHES, LONG_REGISTERS = 104 * 1024, 25, 28
-"""The most where the largest cluster is not large enough; vectors of a thread there, and registers beside them. Mean and squares are folded together, or the
-compiler spills. One H200: batch norm of 16x64x224x224 0.79 of a copy, read again 0.60."""
+"""The most bytes if the largest cluster is not large enough; vectors per thread then, and registers besides them. Mean and squares are reduced together,
+otherwise the compiler spills. One H200: batch norm of 16x64x224x224 0.79 of a copy, read again 0.60."""
 CLUSTER_LOSS = {1: 0.0, 2: 0.0, 4: 0.0, 8: 0.01, 16: 0.06}
 """Clusters of 16 leave parts of a GPC unused."""
 BLOCK_THREADS = (96, 512)
@@ -39,7 +39,7 @@ class ChannelRows(EarlyWeights):
     """Candidates of one set of facts."""
 
     def channel_candidates(self) -> Iterator[Candidate]:
-        """Rows of several runs in the registers of a block or of a cluster; none where rows are short or do not fit."""
+        """Yield candidates with rows of several runs in the registers of a block or of a cluster; none if rows are short or do not fit."""
         facts = self.facts
         if facts.dimensions != 3 or facts.outer_run_elems < 2 or self.row_vectors < LEAST_VECTORS or facts.block_elems:
             return
@@ -58,7 +58,7 @@ class ChannelRows(EarlyWeights):
                         yield from self.in_runs(projected, bits, blocks, along_run=along_run, is_long=is_long)
 
     def in_runs(self, projected: bool, bits: float, blocks: int, *, along_run: bool, is_long: bool) -> Iterator[Candidate]:
-        """Every way to give the runs of a block's share, or its share of the runs, to its threads."""
+        """Yield every distribution of a block's runs, or of its share of each run, among its threads."""
         facts, arch = self.facts, self.arch
         inner, outer = ceil_div(facts.inner_run_elems, self.vector), facts.outer_run_elems
         inner, outer = (share_of(inner, blocks), outer) if along_run else (inner, ceil_div(outer, blocks))
@@ -75,7 +75,8 @@ class ChannelRows(EarlyWeights):
     def with_limits(
         self, projected: bool, bits: float, cluster: tuple[int, bool, bool], inner: tuple[int, int], outer: tuple[int, int]
     ) -> Iterator[Candidate]:  # fmt: skip
-        """cluster: its blocks, whether they share each run, are their shares long. inner, outer: threads and batches along a run, and over the runs."""
+        """cluster: its blocks, whether they divide each run among them, whether their shares are long. inner, outer: threads and batches along a run, and over
+        the runs."""
         facts, arch = self.facts, self.arch
         blocks, along_run, is_long = cluster
         (padded, batches), (bdimz, outer_batches) = inner, outer
@@ -105,6 +106,6 @@ class ChannelRows(EarlyWeights):
             yield Candidate(params, score, lanes, threads, kept, per_sm, warps, in_flight, 0, facts.iteration_elems * blocks / (arch.sm_count * per_sm))
 
     def rounds(self, per_sm: int, blocks: int) -> float:
-        """What few rounds of resident blocks leave: the last one fills the chip in part."""
+        """The fraction of the chip that is used if there are few rounds of resident blocks: the last one is not full."""
         count, at_once = self.facts.iteration_elems * blocks, self.arch.sm_count * per_sm
         return 1.0 if count >= 8 * at_once else (count / at_once / ceil_div(count, at_once)) ** ROUND_POWER

@@ -20,22 +20,22 @@ from .limits import LOOP_THREAD_REGISTERS, REGISTER_STEP
 from .persistent_params import Candidate, PersistentParams, RowsOf, share_of
 
 LEAST_COPY_BYTES = MAX_VECTOR_BITS // 8
-"""Those of a widest access, of all inputs together, for which a thread finds the place once. One H100, 14x14 images in vectors of 8 bytes: backward of two
-inputs 0.84 of a copy, in registers 0.82; forward 0.78, in registers 0.87."""
+"""Bytes of all inputs per address computation, at least: those of a widest access. One H100, 14x14 images in vectors of 8 bytes: backward of two inputs 0.84 of
+a copy, in registers 0.82; forward 0.78, in registers 0.87."""
 COPIED_UNROLLS = range(1, 4)
-"""Vectors of each input that a thread reads from shared memory before the first is used. With four, where that is not the limit, 0.78 for 0.85."""
+"""Vectors of each input that a thread reads from shared memory before the first is used. With four, if that is not the limit, 0.78 instead of 0.85."""
 COPIED_THREADS = range(192, 1025, 32)
-"""Every warp hands its results to every block of a cluster. With 128 and 160 threads, one H100: 0.73 to 0.81 of a copy for 0.84 to 0.89 in four cases of eight,
-1 to 3 % faster in three."""
+"""Every warp sends its results to every block of a cluster. With 128 and 160 threads, one H100: 0.73 to 0.81 of a copy instead of 0.84 to 0.89 in four cases of
+eight, 1 to 3 % faster in three."""
 COPY_REGISTERS = 2 * REGISTER_STEP
-"""Of a thread, for the places of what it copies ahead and of what it reads. Source: machine code for sm_90a."""
+"""Registers per thread for the addresses of copies ahead and of reads. Source: machine code for sm_90a."""
 
 
 class CopiedRows(RowsOf):
     """Candidates of one set of facts."""
 
     def can_be_copied(self) -> bool:
-        """True for rows of several runs that all passes read from the inputs, whose accesses cp.async takes."""
+        """True for rows of several runs that all passes read from the inputs, with accesses that cp.async supports."""
         facts = self.facts
         is_plain = not (facts.block_elems or facts.has_lookup or facts.has_rng or facts.single_reads or facts.still_axes or facts.nested_sums)
         is_cheap = facts.projected_bits is not None and not facts.recompute_has_exact_exp
@@ -46,7 +46,7 @@ class CopiedRows(RowsOf):
         return is_plain and is_cheap and is_wide and has_runs and not self.is_phased and self.arch.has_tma
 
     def copied_candidates(self) -> Iterator[Candidate]:
-        """Every size of cluster, block and unrolled part of the loop with which the row fits and few places for vectors stay empty."""
+        """Yield every size of cluster, block and unrolled loop with which the row fits and few vector slots stay empty."""
         if not self.can_be_copied():
             return
         for blocks in (b for b in CLUSTER_LOSS if b <= self.arch.max_cluster_blocks and (b == 1 or self.facts.iteration_elems <= MAX_GRID[1])):
@@ -58,7 +58,7 @@ class CopiedRows(RowsOf):
                         yield from self.copied(blocks, threads, unroll, iterations)
 
     def copied(self, blocks: int, threads: int, unroll: int, iterations: int) -> Iterator[Candidate]:
-        """The candidate, if a block of it fits."""
+        """The candidate, if its block fits."""
         facts, arch = self.facts, self.arch
         bits = (facts.projected_bits or 0) / facts.reduction_elems
         loaded = ceil_div(self.vector * facts.input_bits, 32) * unroll

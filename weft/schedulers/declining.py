@@ -13,7 +13,7 @@ from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 
 
 class Declining(Scheduler):
-    """A scheduler that takes nothing."""
+    """A scheduler that declines everything."""
 
     def __init__(self, name: SchedulerType, reason: str) -> None:
         self.name, self.reason = name, reason

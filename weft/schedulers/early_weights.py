@@ -15,25 +15,25 @@ from .cost.parts import THREAD_REGISTERS
 from .limits import FULL_BLOCK_THREADS, MANY_BATCHES
 
 BLOCK_THREADS = FULL_BLOCK_THREADS // 2
-"""Of a block, with four vectors each; longer rows are spread over a cluster."""
+"""Threads of a block, with four vectors each; longer rows are spread over a cluster."""
 
 # In registers. What was measured for each of these constants: docs/constants.md.
 LEAST_VECTORS = (128, 256)
-"""Of rows that wait at one barrier, and at two."""
+"""Vectors of a row, at least: of rows with one barrier, and with two."""
 SHORT_ROW_ELEMS = 4096
-"""Up to which two vectors of a thread are as good as four where the row waits at one barrier."""
+"""Row length up to which two vectors per thread are as good as four, for rows with one barrier."""
 LEAST_REGISTERS = 48
 GAIN = 0.05
 LEAST_RANDOM_CLUSTER = 4
-"""Blocks of a cluster that draws random numbers."""
+"""Blocks of a cluster that draws random numbers, at least."""
 
 # In shared memory.
 SHARED_LEAST_VECTORS = {(1, False): 1024, (1, True): 4096, (2, False): 2048, (2, True): 2048}
-"""By barriers that a row waits at, and whether types have 32 bits."""
+"""Vectors of a row, at least, by (barriers per row, types of 32 bits)."""
 SHARED_LEAST_RANDOM_VECTORS = 3072
-"""The same where float32 rows draw random numbers."""
+"""The same for float32 rows with random numbers."""
 SHARED_MANY_REGISTERS = BUSY_REGISTERS + THREAD_REGISTERS
-"""Beside the row where it waits at two barriers and a thread has eight vectors; BUSY_REGISTERS with four."""
+"""Registers besides the row, for rows with two barriers and eight vectors per thread; BUSY_REGISTERS with four."""
 SHARED_GAIN = 0.08
 
 
@@ -41,7 +41,7 @@ class EarlyWeights(RegisterRows):
     """Candidates of one set of facts."""
 
     def early_candidates(self) -> Iterator[Candidate]:
-        """Rows in one block, or spread over the blocks of a cluster."""
+        """Yield candidates with rows in one block, or spread over the blocks of a cluster."""
         facts = self.facts
         if not facts.broadcast_operand_bits or facts.dimensions != 2 or self.is_phased or self.full_vectors() != 1:
             return
@@ -51,7 +51,7 @@ class EarlyWeights(RegisterRows):
 
     # ---- in registers
     def with_weights_in_registers(self) -> Iterator[Candidate]:
-        """Rows short enough for the registers that their weights take, too."""
+        """Yield candidates for rows that are short enough to keep the weights in registers, too."""
         facts = self.facts
         blocks = next_power_of_two(ceil_div(self.row_vectors, FEW_BATCHES * BLOCK_THREADS))
         if self.row_vectors < LEAST_VECTORS[self.levels > 1] or blocks not in self.blocks_in_registers():
@@ -64,7 +64,8 @@ class EarlyWeights(RegisterRows):
                 yield from self.in_cluster(projected, bits, batches, blocks, early)
 
     def blocks_in_registers(self) -> range:
-        """Numbers of blocks that may share a row: one where it waits for the cluster twice, and none with types of 32 bits (layer norm of 4096 0.91 for 0.98).
+        """Numbers of blocks that may share a row: one for rows with two cluster barriers, and none with types of 32 bits (layer norm of 4096 0.91 instead of
+        0.98).
 
         With random numbers, only long rows of 32 bits gain.
         """
@@ -85,7 +86,8 @@ class EarlyWeights(RegisterRows):
 
     # ---- in shared memory
     def has_shared_weights(self) -> bool:
-        """True for rows long enough: those of one input, the longest of several, and those that draw random numbers meanwhile. Exponentials: not measured."""
+        """True for rows that are long enough: rows of one input, the longest rows of several inputs, and rows with random numbers. Exponentials: not
+        measured."""
         facts = self.facts
         if facts.has_exp:
             return False
@@ -98,7 +100,7 @@ class EarlyWeights(RegisterRows):
         return is_long and (self.levels == 1 or self.is_in_one_block() or self.row_vectors <= most)
 
     def with_weights_in_shared(self) -> Iterator[Candidate]:
-        """Few registers, which let more blocks in."""
+        """Yield candidates with weights in shared memory: fewer registers, so more resident blocks."""
         wanted, blocks = self.shared_batches(), self.shared_blocks()
         is_longest = blocks == self.arch.max_cluster_blocks and self.facts.vectorizable_inputs == 1
         most = MANY_BATCHES if is_longest and not self.facts.has_rng else wanted
@@ -108,7 +110,7 @@ class EarlyWeights(RegisterRows):
                 yield from self.in_cluster(projected, bits, batches, blocks, early)
 
     def registers_beside_shared(self, bits: float, batches: int) -> int:
-        """Registers of a thread that keeps `batches` vectors of the row, or holds those of all inputs when they arrive."""
+        """Registers of a thread that keeps `batches` vectors of the row, or of all inputs when they arrive."""
         facts = self.facts
         is_several = facts.vectorizable_inputs > 1 and not facts.has_rng
         held = max(self.row_registers(bits, batches), self.loaded_registers(batches) * is_several)
@@ -117,16 +119,16 @@ class EarlyWeights(RegisterRows):
         return max(MIN_REGISTERS, round_up(held + (SHARED_MANY_REGISTERS if batches > FEW_BATCHES else BUSY_REGISTERS), 8))
 
     def shared_batches(self) -> int:
-        """Vectors of a thread: many where one block holds a row that waits twice."""
+        """Vectors per thread: many if one block has a row with two barriers."""
         return MANY_BATCHES if self.is_in_one_block() else FEW_BATCHES
 
     def is_in_one_block(self) -> bool:
-        """True for rows that wait twice and that one block of many vectors each keeps. Layer norm of 24K bf16 0.988 in one, 0.888 in two."""
+        """True for rows with two barriers that fit in one block with many vectors per thread. Layer norm of 24K bf16 0.988 in one, 0.888 in two."""
         facts = self.facts
         is_wide = self.is_wide or facts.has_rng
         return self.levels > 1 and not is_wide and facts.reduction_elems * facts.max_dtype_bits <= self.one_block_bytes * 8
 
     def shared_blocks(self) -> int:
-        """Blocks of a cluster that share a row."""
+        """Numbers of blocks of a cluster that may share a row."""
         blocks = next_power_of_two(ceil_div(self.row_vectors, self.shared_batches() * BLOCK_THREADS))
         return 1 if self.is_in_one_block() else min(blocks, self.arch.max_cluster_blocks)

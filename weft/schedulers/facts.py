@@ -35,16 +35,16 @@ from .packed import min_vector_elems, thread_vector_bits, why_not_vectors
 class PointwiseFacts:
     """A fusion without reductions, whose loops are the axes of one output.
 
-    extents_elems: loops, outermost first, in memory order. vector_limit_elems[p], broadcast[p]: with the loops from p on merged (p = 0: all).
-    max_dtype_bits, min_dtype_bits: over the tensors that a vector access can be used on (all inputs and outputs when there is none).
-    vectorizable_inputs, vectorizable_outputs: how many of them. full_inputs: inputs that vary over every loop.
+    extents_elems: loops, outermost first, in memory order. vector_limit_elems[p], broadcast[p]: for the loops from p on merged (p = 0: all). max_dtype_bits,
+    min_dtype_bits: over the tensors that a vector access can be used on (all inputs and outputs when there is none).
+    vectorizable_inputs, vectorizable_outputs: their number. full_inputs: inputs that depend on every loop.
     instructions, mufu: cost per element. min_vector_elems: fewest elements that fill the bytes of every output. vector_bits: see `packed.thread_vector_bits`.
-    access_bits: of the widest access that the chip has and alignments allow.
-    read_bits, written_bits: per element, of what varies over every loop. divides_rows: with all loops merged, an index needs its row and column, by division.
-    block_elems: neighbours in a row that must be with one thread or few lanes. single_reads: names of inputs that must be read element by element, because
-    their addresses allow no vector that the outputs need. phased_limit_elems[p]: as vector_limit_elems, for vectors that need not fill a row; is_tailed[p]:
-    all rows begin with one of these. index_work[p], phased_index_work[p]: accesses and divisions of an index there; the second for these vectors.
-    spread: (bits of an element, the loops that it varies over) of each input that varies over some, but not all.
+    access_bits: of the widest access that the chip has and alignments allow. read_bits, written_bits: per element, of tensors that depend on every loop.
+    divides_rows: with all loops merged, an index needs its row and column, by division. block_elems: neighbours in a row that must be in one thread or in few
+    lanes. single_reads: names of inputs that must be read element by element, because their addresses do not allow the vectors that the outputs need.
+    phased_limit_elems[p]: as vector_limit_elems, for vectors that need not fill a row; is_tailed[p]: all rows begin with one of these. index_work[p],
+    phased_index_work[p]: accesses and divisions of an index there; the second for these vectors.
+    spread: (bits of an element, the loops that it depends on) of each input that depends on some loops, but not on all.
     """
 
     extents_elems: tuple[int, ...]
@@ -79,7 +79,7 @@ class PointwiseFacts:
 
 
 class RowShape:
-    """What the sizes of rows and their runs say, for both kinds of facts below. block_elems: neighbours in a row that must be with one thread or few lanes."""
+    """Sizes of rows and their runs, common to both kinds of facts below. block_elems: neighbours in a row that must be in one thread or in few lanes."""
 
     __slots__ = ()
     iteration_elems: int
@@ -97,7 +97,7 @@ class RowShape:
 
     @property
     def outer_run_elems(self) -> int:
-        """Elements of the reduced runs but the last, where that is reduced."""
+        """Elements of the reduced runs without the last run, if that is reduced."""
         return self.reduction_elems // max(1, self.inner_run_elems)
 
     @property
@@ -117,15 +117,15 @@ class RowShape:
 
 @dataclass(frozen=True, slots=True)
 class ReductionFacts(RowShape):
-    """A fusion whose reductions fold the same loops, once.
+    """A fusion whose reductions reduce the same loops, once.
 
     runs: (is reduced, extent) of neighbouring loops of one kind, outermost first, in memory order. is_inner: the last run is reduced.
-    vector_limit_elems: along the last run. phased_limit_elems, is_tailed: as in `PointwiseFacts`. input_bits, output_bits: bits per
-    element of the loops of the inputs and outputs that vary over all loops' kinds (both reduced and not). reductions: results per row;
-    accumulator_bits: their state. results_meet: an expression uses two of them. exchange_factor: cost of combining partial results
-    among threads, a sum's being 1. can_begin_anywhere: vectors of columns need not be aligned, see `VectorLimits`.
+    vector_limit_elems: along the last run. phased_limit_elems, is_tailed: as in `PointwiseFacts`. input_bits, output_bits: bits per element of the loops, of
+    inputs and outputs that depend on both reduced and other loops. reductions: results per row; accumulator_bits: bits of their state. results_meet: an
+    expression uses two of them. exchange_factor: cost of combining partial results of threads, relative to a sum. can_begin_anywhere: vectors of columns need
+    not be aligned, see `VectorLimits`.
     single_reads, access_bits: as in `PointwiseFacts`.
-    column_inputs: inputs with one value for each column, which a thread holds while it goes down.
+    column_inputs: inputs with one value per column, which a thread keeps while it loops down the column.
     """
 
     iteration_elems: int
@@ -162,13 +162,13 @@ class PersistentFacts(RowShape):
 
     As in `ReductionFacts`, and:
     input_bits, output_bits: bits per element of a row that must move. late_input_bits: the part of input_bits that only passes after the first one read.
-    broadcast_operand_bits, broadcast_operands: inputs that vary over the reduced loops only (weights), read by every row, from L2.
-    persistent_bits: kept per row between passes. projected_bits: kept when inputs are kept instead; None when that is impossible.
-    has_lookup: rows of an input are found by an index, which is read first. has_scale_tiles: scales of blocks leave in tiles of rows and columns.
-    still_axes: how many of the innermost loops some input does not vary over that has others of their run (a weight per channel of a group); the last of
-    `runs` is then these, and vectors do not cross their end. 0: none, or vectors would be too narrow.
-    nested_sums, nested_bits: reductions of the innermost loops of a row alone, whose results leave the kernel, and bits of one result of each.
-    passes: walks over the row. recompute_instructions, recompute_has_exact_exp: what projection computes again, per element; has_exact_exp as in `OpCost`.
+    broadcast_operand_bits, broadcast_operands: inputs that depend on the reduced loops only (weights), read by every row, from L2. persistent_bits: bits per
+    element kept between passes. projected_bits: the same if inputs are kept instead; None if that is impossible. has_lookup: an index tensor, which is read
+    first, selects the rows of an input. has_scale_tiles: block scales are stored in tiles of rows and columns. still_axes: number of innermost loops that some
+    input does not depend on, although it depends on others of their run (a weight per channel of a group); the last of `runs` is then these loops, and vectors
+    do not cross their end. 0: none, or vectors would be too narrow. nested_sums, nested_bits: number of reductions over only the innermost loops of a row,
+    whose results are outputs, and bits of one result of each. passes: passes over the row. recompute_instructions, recompute_has_exact_exp: what projection
+    recomputes, per element; has_exact_exp as in `OpCost`.
     """
 
     iteration_elems: int
@@ -218,7 +218,7 @@ def _outputs(fusion: Fusion) -> list[TensorView]:
 
 
 def _dtype_bits(vectorizable: Sequence[TensorView], every: Sequence[TensorView]) -> tuple[int, int]:
-    """Widest and narrowest type of the vectorizable tensors; of all of them when there is none, 8 when there are no tensors."""
+    """Return the bits of the widest and narrowest type of the vectorizable tensors; of all tensors if there is none, 8 without tensors."""
     sizes = [t.dtype().bits for t in vectorizable] or [t.dtype().bits for t in every] or [8]
     return max(sizes), min(sizes)
 
@@ -231,7 +231,7 @@ def _row_exprs(fusion: Fusion, axes: LoopAxes, loops: frozenset[int]) -> list[Ex
 def single_reads(
     limits: VectorLimits, position: int, wanted_elems: int, outputs: Sequence[TensorView], env: Sizes, alignment_bits: Alignments, vector_bits: int
 ) -> list[TensorView]:  # fmt: skip
-    """Return the inputs and lookups that alone forbid the vectors that packed outputs or blocks need: they are read element by element."""
+    """Return the inputs and lookups that do not allow the vectors that packed outputs or blocks need, and so are read element by element."""
     if limits.limit_elems(position, env, alignment_bits, vector_bits) >= wanted_elems:
         return []
     others = [t for t in limits.vectorizable if not any(t is o for o in outputs)]
@@ -239,18 +239,18 @@ def single_reads(
 
 
 def phased_limit(limits: VectorLimits, position: int, env: Sizes, alignment_bits: Alignments) -> tuple[int, bool]:
-    """Return the widest vector of rows, the loops from `position` on, that it need not fill, and whether every row begins with one."""
+    """Return the widest vector for rows (the loops from `position` on) whose length need not be a multiple of it, and whether every row begins aligned."""
     anywhere, tailed = limits.phased_limit_elems(position, alignment_bits), limits.tailed_limit_elems(position, env, alignment_bits)
     return max(anywhere, tailed), tailed > anywhere
 
 
 NARROW_WORD_ELEMS = 4
-"""Of rows of 8 or 4 bits, vectors below which inputs at odd addresses are read element by element, so that the others still move words. One byte at a time
-takes a register each: a row of 262144 in floats of 8 and 4 bits, one of them at an odd address, spilled 556 bytes of each thread."""
+"""For rows of 8 or 4 bits: if inputs at odd addresses allow only narrower vectors than this, they are read element by element, so that the others still move
+words. One byte at a time takes a register each: a row of 262144 in floats of 8 and 4 bits, one of them at an odd address, spilled 556 bytes of each thread."""
 
 
 def with_accesses(params: Any, facts: ReductionFacts | PersistentFacts) -> Any:
-    """Return params with what the facts say of accesses: inputs that are read element by element, and the bits of the widest one."""
+    """Return params with the accesses of the facts: the inputs that are read element by element, and the bits of the widest access."""
     if facts.single_reads:
         params = replace(params, single_reads=facts.single_reads)
     access_bits = access_bits_of(facts, params.vector_elems)
@@ -258,7 +258,7 @@ def with_accesses(params: Any, facts: ReductionFacts | PersistentFacts) -> Any:
 
 
 def access_bits_of(facts: PointwiseFacts | ReductionFacts | PersistentFacts, vector_elems: int) -> int:
-    """Return the bits of the widest access of a kernel with such vectors: what every chip has, unless vectors are wider and the chip has more."""
+    """Return the bits of the widest access of a kernel with such vectors: 128, unless vectors are wider and the chip has wider accesses."""
     return facts.access_bits if vector_elems * facts.max_dtype_bits > MAX_VECTOR_BITS else MAX_VECTOR_BITS
 
 
@@ -288,7 +288,7 @@ class PointwiseAnalysis:
         self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable, outputs)
 
     def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> PointwiseFacts:
-        """Return what the choice is made from, at these sizes. max_access_bits: the chip's widest access."""
+        """Return the facts for the choice, at these sizes. max_access_bits: the chip's widest access."""
         extents = self.axes.extents_elems(env)
         single = self._single_reads(env, alignment_bits)
         limits = self.limits.without(single) if single else self.limits
@@ -324,7 +324,7 @@ class PointwiseAnalysis:
         )
 
     def _phased_limit(self, position: int, env: Sizes, alignment_bits: Alignments) -> tuple[int, bool]:
-        """As `phased_limit`; (1, False) where an output has one element for several of a row: it is written in one round of the loop over a row's vector."""
+        """As `phased_limit`; (1, False) if an output has one element for several of a row, because it is written in one iteration of the loop over a vector."""
         row = set(self.order[position:])
         if not all(row <= self.axes.stored(t) for t in self.outputs):
             return 1, False
@@ -363,18 +363,18 @@ def analyze_pointwise(fusion: Fusion, axes: LoopAxes | None = None) -> Pointwise
 
 
 LEAST_RUN_BITS = 32
-"""Of an access along a run, from which it is better than wider ones that cross the end of runs, each of whose elements then has weights of its own."""
+"""Bits of an access within a run, from which it is better than wider accesses across the end of runs, whose elements need separate weights."""
 
 
 def stands_still(tensor: TensorView, axes: LoopAxes, shape: ReductionShape) -> bool:
-    """True for a tensor that varies along a row of memory, but not from one element to the next: the weights of a group norm, one for each channel."""
+    """True for a tensor that depends on a row, but is constant over neighbouring elements: the weights of a group norm, one per channel."""
     return shape.is_inner and bool(axes.stored(tensor) & shape.reduced) and shape.order[-1] not in axes.concrete(tensor)
 
 
 def why_not_nested(fusion: Fusion, axes: LoopAxes, shape: ReductionShape, within: ReductionShape) -> str | None:
     """Return why the reductions `within` cannot run in the kernel of `shape`, or None.
 
-    They can where they fold the innermost loops of a row only, in its first pass, and their results leave the kernel: sums of each channel of a group.
+    They can if they reduce only the innermost loops of a row, in its first pass, and their results are outputs: sums of each channel of a group.
     """
     if any(not isinstance(e, ReductionOp) or isinstance(MONOIDS[e.attributes["kind"]], StateMonoid) for e in within.reductions):
         return f"{within.reference} reduces a part of what {shape.reference} reduces, to a state of several fields"
@@ -398,21 +398,21 @@ def why_not_nested(fusion: Fusion, axes: LoopAxes, shape: ReductionShape, within
 
 
 class RowAnalysis:
-    """What reductions and normalizations share: loops, runs, vectors, bits that move, cost."""
+    """What reductions and normalizations have in common: loops, runs, vectors, bits moved, cost."""
 
     can_read_singly = True
-    """Schedules of it read inputs element by element that would forbid vectors which others need."""
+    """Its schedules can read inputs element by element if they do not allow the vectors that other tensors need."""
 
     def __init__(self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, buffers: PersistentBuffers, nested: tuple[Expr, ...] = ()) -> None:
         self.axes, self.shape, self.buffers = axes, shape, buffers
         self.nested = nested
-        """Reductions of the innermost loops of a row, whose results leave the kernel; see `why_not_nested`."""
+        """Reductions over the innermost loops of a row, whose results are outputs; see `why_not_nested`."""
         inputs, outputs = _inputs(fusion), _outputs(fusion)
         loops, reduced = frozenset(shape.order), shape.reduced
         has_rows = loops != reduced
         folds = frozenset().union(*(reduced_classes(e, axes) for e in nested))
         self.row_outputs = [t for t in outputs if axes.stored(t) & (reduced if not nested else folds)]
-        # results of the reductions are few and may be stored one by one, so they do not narrow the vector
+        # results of the reductions are few and may be stored one by one, so they do not limit the vector
         self.limits = VectorLimits(axes, shape.order, [*inputs, *self.row_outputs])
         vectorizable = self.limits.vectorizable
         along = [t for t in inputs if axes.stored(t) & reduced and not stands_still(t, axes, shape)]
@@ -489,7 +489,7 @@ class RowAnalysis:
     ) -> Decline | None:
         """Return why vectors of so many elements do not do for packed outputs, or for folds over blocks.
 
-        is_tile: threads lie along columns. turned: outputs that have vectors of their own, along columns.
+        is_tile: threads lie along columns. turned: outputs with separate vectors, along columns.
         """
         if self.blocks.largest and not self.shape.is_inner and not is_tile:
             return Decline("the innermost axis is not reduced, but reductions over blocks of elements run along rows")
@@ -508,10 +508,10 @@ class ReductionAnalysis(RowAnalysis):
         columns = frozenset(shape.runs[-1].classes)
         self.column_inputs = sum(not shape.is_inner and bool(axes.stored(t) & columns) and not axes.stored(t) & shape.reduced for t in _inputs(fusion))
         self.has_whole_columns = not shape.is_inner and all(axes.stored(t) & columns in (frozenset(), columns) for t in fusion.tensors())
-        """No tensor has some of the axes along which columns lie and lacks others: a vector that overlaps the one before has an index for all of them."""
+        """Every tensor has all axes of the columns or none, so a vector that overlaps the one before has one index for all of them."""
         loops = [axes.of(a) for a in shape.reference.get_logical_domain()]
         self.has_simple_columns = self.has_whole_columns and len(loops) > 1 and None not in loops and not any(lookup_of(t) for t in fusion.tensors())
-        """The same, and no axis has one element: blocks can share rows and columns out twice (`phased_columns.py`)."""
+        """The same, and no axis has one element: blocks can divide rows and columns twice (`phased_columns.py`)."""
         self.exchange_factor = max((MONOIDS[e.attributes["kind"]].exchange_factor for e in shape.reductions if isinstance(e, ReductionOp)), default=1)
 
     def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> ReductionFacts:
@@ -524,7 +524,7 @@ class ReductionAnalysis(RowAnalysis):
 
 
 def _results_meet(fusion: Fusion, shape: ReductionShape) -> bool:
-    """True when some expression depends on the results of two reductions."""
+    """True if some expression depends on the results of two reductions."""
     behind: dict[TensorView, frozenset[int]] = {out: frozenset([n]) for n, e in enumerate(shape.reductions) for out in e.outputs}  # type: ignore[misc]
     for expr in fusion.tensor_exprs():
         found = frozenset().union(*(behind.get(t, frozenset()) for t in expr.tensor_inputs)) if expr.tensor_inputs else frozenset()
@@ -542,12 +542,12 @@ class PersistentAnalysis(RowAnalysis):
         super().__init__(fusion, axes, shape, buffers, nested)
         self.still_axes = self._still_axes()
         self.reads_twice = False
-        """Two readings are enough: one for all reductions, and one for what uses them. Asked by schedulers that do not keep what was read."""
+        """True if two passes are enough: one for all reductions, and one for their uses. For schedulers that do not keep what was read."""
         self.can_look_up_again = True
-        """False where passes that do their lookups themselves would have no tensor left that joins their loops, see `loops_stay_joined`."""
+        """False if passes with separate lookups would have no common tensor that joins their loops, see `loops_stay_joined`."""
 
     def _still_axes(self) -> int:
-        """How many of the innermost reduced loops some input does not have that has others of their run; 0: none, or a result lacks them too."""
+        """Return how many innermost reduced loops some input lacks, although it has others of their run; 0: none, or a result lacks them, too."""
         if self.nested:
             return len(reduced_classes(self.nested[0], self.axes))
         if not self.shape.is_inner or any(stands_still(t, self.axes, self.shape) for t in self.outputs):
@@ -558,7 +558,8 @@ class PersistentAnalysis(RowAnalysis):
         return len(run) - 1 - max(last) if last and max(last) >= 0 else 0
 
     def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> PersistentFacts:
-        """Return the facts at these sizes; the last reduced run is cut where an input stands still, unless vectors would be too narrow."""
+        """Return the facts at these sizes; the last reduced run is split at the loops that an input lacks (`still_axes`), unless vectors would be too
+        narrow."""
         facts = self._facts(env, alignment_bits, max_access_bits)
         if not self.still_axes:
             return facts
@@ -569,7 +570,7 @@ class PersistentAnalysis(RowAnalysis):
         inner = math.prod(extents[n] for n in order[-self.still_axes :])
         is_reduced, run = facts.runs[-1]
         runs = (*facts.runs[:-1], (is_reduced, run // inner), (is_reduced, inner))
-        return replace(facts, runs=runs, still_axes=self.still_axes, vector_limit_elems=limit, phased_limit_elems=1)  # a phase is of a row that is one run
+        return replace(facts, runs=runs, still_axes=self.still_axes, vector_limit_elems=limit, phased_limit_elems=1)  # a phase needs a row of one run
 
     def _facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int) -> PersistentFacts:
         extents = self.axes.extents_elems(env)

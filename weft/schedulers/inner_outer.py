@@ -49,12 +49,12 @@ NOT_SPECIALIZED = (
     "rows and columns are reduced by blocks whose threads refill a ring themselves, behind the barrier that a step has anyway; a kernel by hand whose ring "
     "was refilled by a warp of its own reached 0.82 of a copy where the ring alone reached 0.91 (RMS norm backward, 16384 x 4096, H200)"
 )
-"""Why there is no warp-specialized kernel of this template."""
+"""Why this scheduler has no warp-specialized kernel."""
 
 
 FEW_SPILL_BYTES = 2 * STEP_BYTES
-"""Of a thread, beyond which other params are taken while there are some. One H200, 163 random cases (bench/results/two_sided_behind.json): three had chosen
-kernels with 100 to 416 bytes that took 1.35 to 1.92 times as long as another; the choice loses 0.9 % less in the geometric mean."""
+"""Spilled bytes per thread above which other params are taken, if there are any. One H200, 163 random cases (bench/results/two_sided_behind.json): three had
+chosen kernels with 100 to 416 bytes that took 1.35 to 1.92 times as long as another; the choice loses 0.9 % less in the geometric mean."""
 
 
 class InnerOuterPersistent(Scheduler):
@@ -120,13 +120,14 @@ class InnerOuterPersistent(Scheduler):
 
 
 def wide_state(fusion: Fusion) -> TensorView | None:
-    """Return a result of a reduction with more bits than one access moves, if there is one."""
+    """Return a result of a reduction with more bits than one access, if there is one."""
     states = (t for e in fusion.tensor_exprs() if isinstance(e, ReductionOp) for t in e.tensor_outputs)
     return next((t for t in states if t.dtype().bits > MAX_VECTOR_BITS), None)
 
 
 def analysis_online(fusion: Fusion) -> TwoSidedAnalysis | None:
-    """Return what is known of `fusion` with maxima and the sums of exponentials below them folded together; None where it has none, or they are too wide."""
+    """Return the analysis of `fusion` with each maximum and the sum of exponentials relative to it as one reduction; None if it has none, or they are too
+    wide."""
     if not exp_sums(fusion):
         return None
     clone, _ = fusion.clone()
@@ -159,7 +160,7 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
         phase = replace(phase, piece=reference.axis(-1).sym)
     whole = {t: list(t.get_loop_domain()) for t in loaded if params.loads == "tma"}
     schedule_rows(template, params, reference, [t for t in rows if t not in whole], row_axes, list(whole) if params.is_reread else [])
-    for tensor, loop in whole.items():  # a bulk copy brings a whole row, whatever its readers split
+    for tensor, loop in whole.items():  # a bulk copy loads a whole row, however its readers split it
         tensor.domain().loop = loop
         bind_bulk_load(tensor, params)
     partials = [schedule_columns(total, params, of_columns) for total in totals]
@@ -180,7 +181,7 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
 
 
 def folded_online(fusion: Fusion) -> TwoSidedAnalysis:
-    """Fold a maximum and the sum of exponentials below it together, in place; return what is then known of `fusion`."""
+    """Make a maximum and the sum of exponentials relative to it one reduction, in place; return the new analysis of `fusion`."""
     fold_online(fusion)
     found = analyze_two_sides(fusion)
     if isinstance(found, Obstacle):
@@ -189,7 +190,7 @@ def folded_online(fusion: Fusion) -> TwoSidedAnalysis:
 
 
 def lengths_of(analysis: TwoSidedAnalysis, params: InnerOuterParams) -> tuple[tuple[Sym, int], ...]:
-    """Return the length of a row where all threads have all of their vectors, and it is one size: equal params then mean equal lengths."""
+    """Return the length of a row if all threads have all of their vectors and it is one size; equal params then mean equal lengths."""
     extents = [a.sym for a in analysis.shape.reference.get_logical_domain() if a.is_reduction() and not a.sym.is_const]
     if params.fill != "whole" or params.is_phased or len(extents) != 1 or not extents[0].is_var or extents[0] not in row_sizes(analysis.shape):
         return ()
@@ -199,7 +200,7 @@ def lengths_of(analysis: TwoSidedAnalysis, params: InnerOuterParams) -> tuple[tu
 
 
 def separate_columns(template: Template, totals: list[TensorView]) -> None:
-    """Let what is computed from column results have its own copies of what rows use, too: loops of the two phases have nothing in common."""
+    """Give the computation from column results its own copies of tensors that rows also use, because the loops of the two phases have nothing in common."""
     fusion = template.fusion
     columns = set(after(totals))
     memo: dict[TensorView, TensorView] = {}
@@ -227,7 +228,7 @@ def after(tensors: list[TensorView]) -> list[TensorView]:
 
 
 def column_side(fusion: Fusion, read: list[TensorView]) -> list[TensorView]:
-    """Return all that is computed after the blocks have met: `read`, what is computed from it, and what only that needs."""
+    """Return all tensors computed after the grid-wide barrier: `read`, what is computed from it, and what only that needs."""
     found = {*read, *after(read)}
     handed_over = {t for copy in read for t in copy.definition().tensor_inputs}  # type: ignore[union-attr]
     for expr in reversed(fusion.tensor_exprs()):
@@ -239,9 +240,8 @@ def column_side(fusion: Fusion, read: list[TensorView]) -> list[TensorView]:
 
 
 def split_rows(reference: TensorView, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> tuple[int, Phase | None]:
-    """Bring the reference into the form [rows, row] and split the rows; return how many loops the rows have, and the phase of a row.
-
-    With a phase, a block has every row of as many as a vector has elements: their phase is that of the first.
+    """Transform the reference to [rows, row] and split the rows; return the number of loops over rows, and the phase of a row. With a phase, the row stride of
+    a block is a multiple of the vector's elements, so all of its rows have the phase of the first.
     After: [steps, blocks, unswitched, groups?, unrolled?, row].
     """
     arrange(reference, class_order(reference, analysis.shape, analysis.axes))
@@ -266,7 +266,7 @@ def split_steps(reference: TensorView, params: InnerOuterParams, aligned: frozen
             split(reference, 0, factor)
             count += 1
     split(reference, 0, params.blocks // params.vector_elems if params.is_phased else params.blocks)
-    split(reference, 0, 1)  # the bounds of all rows of an iteration are one test
+    split(reference, 0, 1)  # one test for the bounds of all rows of an iteration
     loop = reference.get_loop_domain()
     if phase is not None:
         arrange_axes(reference, [loop[0], loop[2], loop[-2], loop[1], *loop[3:-2], loop[-1]])
@@ -277,13 +277,14 @@ def split_steps(reference: TensorView, params: InnerOuterParams, aligned: frozen
 
 
 def columns_in_memory(reduction: Expr, analysis: RowAnalysis) -> list[int]:
-    """Return which of the kept axes of a column reduction comes first in memory, second, and so on."""
+    """Return the order in memory of the kept axes of a column reduction, outermost first."""
     total: TensorView = reduction.outputs[0]  # type: ignore[assignment]
     return places_in_order(no_reductions(total.get_logical_domain()), analysis.shape.order, analysis.axes)
 
 
 def cut(total: TensorView, row_axes: int, params: InnerOuterParams, order: list[int]) -> TensorView:
-    """Let a column reduction sum what a block has, hand that to global memory, and sum what all blocks have; return the copy that is read there.
+    """Split a column reduction: sum the rows of a block, write the partial result to global memory, and sum those of all blocks; return the copy that is read
+    there.
 
     Before: loops as `split_rows` leaves them.   After: [blocks, row].
     """
@@ -299,12 +300,12 @@ def cut(total: TensorView, row_axes: int, params: InnerOuterParams, order: list[
     slots, columns = stored.get_logical_domain()[place], [a for n, a in enumerate(stored.get_logical_domain()) if n != place]
     set_allocation_domain(stored, [slots, *(columns[n] for n in order)], True)
     arrange_axes(total, sorted(total.get_loop_domain(), key=lambda a: not a.is_reduction()))
-    merge_axes_at(total, 1, len(total.get_loop_domain()) - 1)  # axes of one iteration were no part of the reference's row
+    merge_axes_at(total, 1, len(total.get_loop_domain()) - 1)  # axes of one iteration were not part of the reference's row
     return cache_after(stored, LoadStoreOpType.set, CacheOp.global_)
 
 
 def load_rows(template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> list[TensorView]:
-    """Let asynchronous copies bring the inputs that are whole rows into shared memory, where they can; return the tensors there."""
+    """Load the inputs that are whole rows into shared memory by asynchronous copies, where possible; return the tensors there."""
     if params.loads not in ("cp_async", "tma"):
         return []
     rows = {t.name for t in analysis.row_inputs if t in analysis.limits.vectorizable}
@@ -319,7 +320,7 @@ def load_rows(template: Template, analysis: TwoSidedAnalysis, params: InnerOuter
 
 
 def read_stages_again(loaded: list[TensorView], passes: Passes) -> list[TensorView]:
-    """Let every pass over a row read it from shared memory itself, so that no row stays in registers; return the further copies."""
+    """Let every pass read the row from shared memory, so that no row stays in registers; return the additional copies."""
     out = []
     for shared in loaded:
         (load,) = shared.uses()
@@ -337,7 +338,7 @@ def share_rows(reference: TensorView, params: InnerOuterParams, rows: list[Tenso
 
 
 def bind_bulk_load(tensor: TensorView, params: InnerOuterParams) -> None:
-    """Let one bulk copy bring (a block's piece of) a row."""
+    """Load a row, or a block's piece of it, with one bulk copy."""
     row_of(tensor).parallelize(ParallelType.tma)
     tensor.axis(1).parallelize(params.grid_of_rows)
     if params.cluster_blocks > 1:
@@ -345,7 +346,7 @@ def bind_bulk_load(tensor: TensorView, params: InnerOuterParams) -> None:
 
 
 def bind_rows(tensor: TensorView, params: InnerOuterParams) -> None:
-    """Bind rows to blocks and groups, and the second loop from behind, the vectors of one turn of a row's threads, to these threads."""
+    """Bind rows to blocks and groups, and the last but one loop, the vectors of one batch, to the threads of a row."""
     if params.threads_y > 1:
         split(tensor, -2, params.lanes)
         tensor.axis(-3).parallelize(ParallelType.block_y)
@@ -358,7 +359,7 @@ def bind_rows(tensor: TensorView, params: InnerOuterParams) -> None:
 def schedule_rows(
     template: Template, params: InnerOuterParams, reference: TensorView, rows: list[TensorView], row_axes: int, stages: list[TensorView]
 ) -> None:  # fmt: skip
-    """Transform and bind `rows`, what is computed before the blocks meet. stages: transformed too, not bound: their readers are found through them."""
+    """Transform and bind `rows`, the tensors before the grid-wide barrier. stages: also transformed, because propagation goes through them, but not bound."""
     split(reference, -1, params.vector_elems, is_phased=params.is_phased)
     if params.cluster_blocks > 1:
         reference.axis(-3).parallelize(ParallelType.grid_x)
@@ -381,10 +382,10 @@ def schedule_rows(
 
 
 def schedule_columns(total: TensorView, params: InnerOuterParams, of_columns: list[TensorView]) -> TensorView:
-    """Transform the sum of what blocks have, and all that is computed from it; return the part of a thread."""
+    """Transform the sum of the blocks' partial results, and all that is computed from it; return the partial sum of a thread."""
     (slots,) = (a for a in total.get_loop_domain() if a.is_reduction())
     columns = [a for a in total.get_loop_domain() if a is not slots]
-    if len(columns) == 1:  # else it was transformed with another one that it meets
+    if len(columns) == 1:  # otherwise it was transformed with another one that it is combined with
         loop, vector = split_axis(total, columns[0], params.column_vector_elems)
         loop, lanes = split_axis(total, loop, params.lanes)
         loop, blocks = split_axis(total, loop, params.blocks * params.cluster_blocks)
@@ -403,7 +404,7 @@ def schedule_columns(total: TensorView, params: InnerOuterParams, of_columns: li
 
 
 def put_slots_inside(tensor: TensorView, place: int) -> None:
-    """Let the axes of slots stand between the blocks and the lanes of the columns. place: of the slots among the axes of a tensor with both."""
+    """Move the slot axes between the blocks and the lanes of the columns. place: position of the slots among the axes of a tensor with both."""
     first = tensor.get_maybe_root_domain()[place]
 
     def is_slot(axis: IterDomain) -> bool:
@@ -418,11 +419,11 @@ def put_slots_inside(tensor: TensorView, place: int) -> None:
 def parallel_columns(
     totals: list[TensorView], partials: list[TensorView], read: list[TensorView], places: list[int], of_columns: list[TensorView], params: InnerOuterParams
 ) -> None:  # fmt: skip
-    """Bind what is computed after the blocks have met."""
+    """Bind the tensors after the grid-wide barrier."""
     grids = [params.grid_of_rows] + [ParallelType.grid_x] * (params.cluster_blocks > 1)
     kinds = [ParallelType.block_z] * (params.groups > 1) + [ParallelType.block_y] * (params.threads_y > 1) + [ParallelType.block_x]
     for total, partial, copy, place in zip(totals, partials, read, places):
-        for tensor in (total, partial, copy):  # another one that it meets may have moved its axes
+        for tensor in (total, partial, copy):  # another one that it is combined with may have moved its axes
             put_slots_inside(tensor, place)
         for position, kind in enumerate(grids):
             partial.axis(1 + position).parallelize(kind)
@@ -437,7 +438,7 @@ def vectorize(
     template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams, read: list[TensorView], loaded: list[TensorView],
     again: list[TensorView],
 ) -> None:  # fmt: skip
-    """Let loads and stores move vectors, and partial results too."""
+    """Vectorize loads and stores, and the partial results."""
     also = [*(loaded if params.loads == "cp_async" else ()), *again]
     in_vectors = names_in_vectors(analysis.limits, analysis.shape.inner_position, params)
     template.vectorize(in_vectors, params.vector_elems, also)
@@ -445,7 +446,7 @@ def vectorize(
 
 
 def vectorize_columns(template: Template, results: list[int], params: InnerOuterParams, read: list[TensorView]) -> None:
-    """The same for partial results, and for the named results that lie along the columns."""
+    """The same for partial results, and for the named results that are contiguous along the columns."""
     template.vectorize(results, params.column_vector_elems)
     for copy in read:
         stored = copy.definition().tensor_inputs[0]  # type: ignore[union-attr]
@@ -453,19 +454,19 @@ def vectorize_columns(template: Template, results: list[int], params: InnerOuter
             stored.axis(-1).parallelize(ParallelType.vectorize)
         if params.groups > 1:
             summed = stored.definition().tensor_inputs[0]  # type: ignore[union-attr]
-            summed.axis(-1).parallelize(ParallelType.group)  # else a barrier or more for every element
+            summed.axis(-1).parallelize(ParallelType.group)  # otherwise every element needs a barrier or more
         if params.column_vector_elems > 1:
             copy.axis(-1).parallelize(ParallelType.vectorize)
 
 
 def lies_along_columns(output: TensorView, analysis: TwoSidedAnalysis) -> bool:
-    """True when the columns of an output follow each other in memory as those of the rows do."""
+    """True if the columns of an output have the same order in memory as those of the rows."""
     columns = tuple(n for n in analysis.shape.order if n in analysis.shape.reduced)
     return analysis.axes.memory_order(output) == columns and all(c is not False for c in output.domain().contiguity)
 
 
 def varies_along_row(tensor: TensorView, row_axes: int) -> bool:
-    """True when a tensor of the rows has more than one element of each."""
+    """True if a tensor has more than one element per row."""
     return any(a.is_iteration() and not a.is_broadcast() for a in tensor.get_loop_domain()[row_axes:])
 
 
@@ -473,7 +474,7 @@ def inline(
     template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams, row_axes: int, read: list[TensorView], of_columns: list[TensorView],
     loaded: list[TensorView],
 ) -> None:  # fmt: skip
-    """Load all of a row before its first use; read weights once, before the loop over rows; inline all else."""
+    """Load all of a row before its first use; read weights once, before the loop over rows; inline everything else."""
     row_at = row_axes - (params.row_unroll > 1)
     weights = {t.name for t in analysis.broadcast_inputs}
     limits: dict[TensorView, int] = {}
@@ -485,12 +486,12 @@ def inline(
             is_per_row = all(not a.is_iteration() for a in inner) and not any(a.is_reduction() for a in inner)
             limits[tensor] = row_at if is_per_row else len(loop)
     for source, cache in template.inputs:
-        if cache not in of_columns and cache in limits:  # else nothing of the rows reads it any more
+        if cache not in of_columns and cache in limits:  # otherwise no tensor of the rows reads it any more
             if params.is_reread and cache.definition().tensor_inputs[0] in loaded:  # type: ignore[union-attr]
-                continue  # each vector as it is needed
+                continue  # each vector is loaded when it is needed
             if source.name in weights:
                 limits[cache] = 0 if params.weights == "registers" else limits[cache]
-            elif cache in limits:  # what no row needs any more, as an input without axes beside columns, was left behind
+            elif cache in limits:  # skips tensors that no row needs any more, such as an input that only columns read
                 limits[cache] = min(limits[cache], 2)
     for tensor, position in limits.items():
         if 0 < position <= 2 and tensor not in of_columns:

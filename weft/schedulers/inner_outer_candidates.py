@@ -24,59 +24,61 @@ from .two_sides import TwoSidedFacts
 from .limits import BATCHES, FULL_BLOCK_THREADS, GROUPS, MANY_BATCHES, UNROLLS
 
 LEAST_COLUMN_LANES, COLUMN_LANES = SECTOR_BYTES // 16, LINE_BYTES // 16
-"""Threads along the columns when partial results are added up: with vectors of 16 bytes a sector at least and a line at most; other threads share the rest.
-More, up to a warp, where a block would have columns several times in turn: each turn waits for L2."""
+"""Threads along the columns when partial results are summed: with vectors of 16 bytes at least a sector and at most a cache line; the other threads divide the
+partial results. More, up to a warp, if a block would otherwise loop over columns, because each iteration waits for L2."""
 MOST_SLOTS_UNROLL = 14
-"""Partial results of each column result that a thread loads at once, so that it waits once for all of them."""
+"""Partial results per column result that a thread loads at once, so that it waits only once."""
 MOST_NARROW_ELEMS = 32
-"""Of a row per thread, where vectors are narrow and it keeps more than MANY_BATCHES of them."""
+"""Elements of a row per thread, if vectors are narrow and it keeps more than MANY_BATCHES of them."""
 MOST_BLOCK_THREADS, MOST_THREADS_PER_SM = 768, 1024
 LEAST_THREADS_PER_SM = 256
 GROUPED_ROW_THREADS = 128
-"""Up to so many threads of a row, several rows lie side by side in a block."""
+"""Threads of a row up to which a block has several rows side by side."""
 MOST_BULK_GROUPS = 2
 """One thread issues a bulk copy for each row of a block."""
 STAGES, STAGES_BEHIND = (2, 3), (3, 4)
-"""Of rings; the second with second passes behind, where one has the row before. More stages are slower: of 163 random cases on an H200 (two_sided_behind.json)
-kernels that differ in stages alone take 1.2 % longer with 4 than with 3, and with second passes behind 2 to 6 % longer with 6 than with 4."""
+"""Stages of circular buffers; the second with delayed second passes, where one stage has the previous row. More stages are slower: of 163 random cases on an
+H200 (two_sided_behind.json) kernels that differ only in stages take 1.2 % longer with 4 than with 3, and with delayed second passes 2 to 6 % longer with 6 than
+with 4."""
 MOST_RING_BYTES = 128 * 1024
-"""Of all rings of a multiprocessor, up to which a fourth stage helps second passes behind: with 96 KB in three stages it takes up to 4 % off; with 120 KB and
-more it costs 2 to 4 % (the same cases)."""
+"""Bytes of all circular buffers of a multiprocessor up to which a fourth stage helps delayed second passes: with 96 KB in three stages it takes up to 4 % off;
+with 120 KB and more it costs 2 to 4 % (the same cases)."""
 MOST_STEP_BYTES = 100_000
-"""Of all inputs, that a block takes at once."""
+"""Bytes of all inputs that a block loads at once."""
 MOST_ELEMS_IN_REGISTERS = 64
-"""Of each input, that a thread loads into registers at once."""
+"""Elements of each input that a thread loads into registers at once."""
 SMALL_SHARED_BYTES = 3072
-"""Barriers, workspaces, alignment."""
+"""Shared memory of barriers, workspaces and alignment."""
 WIDE_ROW_BYTES = 24 * 1024
-"""Of an input, from which on the blocks of a cluster may share a row."""
+"""Bytes of a row of an input from which on the blocks of a cluster may share it."""
 MOST_IDLE_BLOCKS = 64
-"""Blocks that are there even where rows are fewer: all of them add partial results up, each some columns."""
+"""Blocks that are launched even if there are fewer rows: each of them sums partial results of some columns."""
 RESIDENT, ROW_UNROLLS = (1, 2, 3, 4, 6, 8), UNROLLS[:-1]
-"""Blocks of a multiprocessor, rows of a thread at once."""
+"""Resident blocks per multiprocessor; rows per thread at once."""
 MOST_REGISTERS_OVER = 1.05
-"""Of the registers that a thread needs, over those that it has: a third of kernels spill here."""
+"""Limit of needed over available registers per thread; a third of the kernels at the limit spill."""
 WAYS = (("ahead", False), ("now", False), ("cp_async", False), ("cp_async", True), ("tma", False), ("tma", True), ("tma behind", True))
-"""How rows come, and whether passes read them again; "tma behind": the second pass runs behind the first one of the next row."""
+"""How rows are loaded, and whether passes read them again; "tma behind": the second pass runs after the first pass of the next row."""
 BEHIND_STEPS = 3
-"""The least for that: the first and the last row have no other one beside them."""
+"""The least number of steps for that: the first and the last row overlap with no other one."""
 BEHIND_RESIDENT = (1, 2, 4)
-"""Blocks of a multiprocessor with second passes behind: more blocks hide nothing more. One H200, of a copy: layer norm backward 16384 x 4096 bf16 0.89 with
-two, 0.83 with three; RMS norm 0.91 and 0.88, of 1024 columns 0.885 with four, 0.84 with six; float32 layer norm 4096 0.98 with one, 0.93 with two."""
+"""Resident blocks per multiprocessor with delayed second passes: more blocks hide nothing more. One H200, of a copy: layer norm backward 16384 x 4096 bf16 0.89
+with two, 0.83 with three; RMS norm 0.91 and 0.88, of 1024 columns 0.885 with four, 0.84 with six; float32 layer norm 4096 0.98 with one, 0.93 with two."""
 MOST_PASSES_OVER_BULK = 2
-"""Over a row in a ring of bulk copies, that read it again: schedules of more are not implemented (`Template.rfactor_others` finds axes cut in other ways)."""
+"""Passes that read a row again from a circular buffer of bulk copies: schedules with more are not implemented (`Template.rfactor_others` finds axes cut in
+other ways)."""
 FILLS = ("whole", "leading", "partial")
 
 
 def kernel_of(params: InnerOuterParams) -> Kernels:
-    """Return params as the cost model takes them."""
+    """Return params as the cost model needs them."""
     numbers = {"loads": LOADS.index(params.loads), "fill": FILLS.index(params.fill)}
     return Kernels(**{field.name: numbers.get(field.name, getattr(params, field.name, None)) for field in fields(Kernels)})
 
 
 class Candidates:
-    """What fits the chip, for one set of facts. slack: registers that a candidate may need, over those that a thread has. may_be_phased: rows that begin
-    anywhere may be read in vectors that are aligned in memory. is_online: a maximum and the sum of exponentials below it are one reduction. any_cluster: blocks
+    """The candidates that fit the chip, for one set of facts. slack: allowed ratio of needed to available registers. may_be_phased: rows that begin anywhere
+    may be read in vectors that are aligned in memory. is_online: a maximum and the sum of exponentials relative to it are one reduction. any_cluster: blocks
     may share a row of any width, for fusions of which no block has registers for a whole row."""
 
     def __init__(
@@ -105,20 +107,20 @@ class Candidates:
         self.has_tma = can_bulk and (begins_with_units or self.is_shifted)
         is_float = facts.column_accumulator_bits == 32 * facts.column_results
         self.column_vector = 4 if rows.reduction_elems % 4 == 0 and not facts.has_single_axes and is_float else 1
-        """Columns of a thread when partial results are added up."""
+        """Columns per thread when partial results are summed."""
 
     def _gains_by_phase(self) -> bool:
-        """True where rows begin anywhere, and have vectors that are aligned in memory: blocks then have rows of one phase each."""
+        """True if rows begin anywhere and have vectors that are aligned in memory; then each block has rows of one phase."""
         rows = self.rows
         is_simple = not self.facts.has_single_axes and not rows.is_tailed and rows.min_vector_elems == 1 and rows.vectorizable_inputs > 0
         return is_simple and gains_by_phase(rows.reduction_elems, rows.vector_limit_elems, rows.phased_limit_elems, rows.max_dtype_bits)
 
     # ---- threads of a row
     def clusters(self) -> Iterator[int]:
-        """Yield blocks that may share a row: several where it is wide, or where there are fewer rows than multiprocessors."""
+        """Yield numbers of blocks that may share a row: several if it is wide, or if there are fewer rows than multiprocessors."""
         rows, arch = self.rows, self.arch
         row_bytes = rows.reduction_elems * rows.max_dtype_bits // 8
-        for cluster in (1,) if self.is_phased and rows.min_dtype_bits < rows.max_dtype_bits else (1, 2, 4, 8, 16):  # a vector of each type is a unit
+        for cluster in (1,) if self.is_phased and rows.min_dtype_bits < rows.max_dtype_bits else (1, 2, 4, 8, 16):  # a vector of each type must be one unit
             is_few = rows.iteration_elems * cluster <= arch.sm_count and row_bytes >= 2048 * cluster
             if cluster == 1 or cluster <= arch.max_cluster_blocks and (row_bytes >= WIDE_ROW_BYTES * cluster // 2 or is_few or self.any_cluster):
                 yield cluster
@@ -129,9 +131,7 @@ class Candidates:
         return vectors if cluster == 1 else round_up(ceil_div(vectors, cluster), SHARE_MULTIPLE)
 
     def shape(self, threads: int) -> tuple[int, int]:
-        """Threads along x and y for so many of a row.
-
-        Few along x where there are few columns, so that all blocks have some when partial results are added up.
+        """Return the threads along x and y of a row. Few along x if there are few columns, so that all blocks have some when partial results are summed.
         """
         columns = ceil_div(self.rows.reduction_elems, self.column_vector * self.arch.sm_count)
         lanes = min(COLUMN_LANES, max(LEAST_COLUMN_LANES, next_power_of_two(columns)))
@@ -145,7 +145,7 @@ class Candidates:
         out: list[tuple[int, ...]] = []
         whole = self.piece_vectors(1)
         fewest = 2 * self.vector if self.is_phased else 1  # threads that do the ends of a row
-        if self.is_phased:  # those that every row has
+        if self.is_phased:  # vectors that every row has
             whole = (self.rows.reduction_elems - self.vector + 1) // self.vector
         for cluster in self.clusters():
             piece = self.piece_vectors(cluster)
@@ -223,12 +223,12 @@ class Candidates:
             self.is_projected, self.vector, batches[at], lanes[at], threads_y[at], groups[at], unroll[at], blocks[at], load, stages,
             again, self.column_vector, slots_unroll[at], limit[at], cluster[at], fill[at], is_behind, self.is_phased, self.is_online,
         )  # fmt: skip
-        slack = np.where(is_behind, 1.0, self.slack)  # those that lack some spill, and each costs a first call a compilation
+        slack = np.where(is_behind, 1.0, self.slack)  # kernels with too few registers spill, and each costs a compilation in the first call
         return made.where(needed_registers(made, self.facts_of_rows) <= limit[at] * slack)
 
     @functools.cached_property
     def facts_of_rows(self) -> Rows:
-        """What the cost model knows of the fusion."""
+        """The facts of the fusion for the cost model."""
         facts, rows = self.facts, self.rows
         return Rows(
             rows=rows.iteration_elems, columns=rows.reduction_elems, input_bits=rows.input_bits, output_bits=rows.output_bits, inputs=facts.row_inputs,
@@ -247,7 +247,7 @@ class Candidates:
         return InnerOuterParams(**one | {"loads": loads, "fill": FILLS[one["fill"]], **more})
 
     def why_none_fits(self) -> Decline | None:
-        """Return why not even the largest block has registers for a row and the sums of its columns; None where it has, or another kernel fits."""
+        """Return why not even the largest block has registers for a row and its column sums; None if it has, or if another kernel fits."""
         last = self.last_resort()
         needed = ceil_div(last.batches * last.vector_elems * (self.facts.column_accumulator_bits + int(self.kept_bits)), 32)
         shared = Candidates(self.facts, self.arch, self.has_tma, self.slack, any_cluster=True) if not self.any_cluster else self
@@ -256,7 +256,7 @@ class Candidates:
         return Decline(f"a thread would need {needed} registers for its part of a row and its column sums, but has only {last.max_registers}")
 
     def last_resort(self) -> InnerOuterParams:
-        """Return params for rows whose sums fit into the registers of no block."""
+        """Return params for rows whose column sums do not fit into the registers of any block."""
         cluster = max(self.clusters())
         piece = self.piece_vectors(cluster)
         batches = ceil_div(piece, FULL_BLOCK_THREADS)
@@ -278,6 +278,6 @@ def _variants() -> tuple[np.ndarray, ...]:
 
 
 def _looked_up(function: Any, values: np.ndarray) -> np.ndarray:
-    """Return a function of each value, called once for equal ones."""
+    """Return the function's result for each value, calling it once for equal values."""
     different, place = np.unique(values, return_inverse=True)
     return np.array([function(int(value)) for value in different], dtype=np.int64)[place]

@@ -21,9 +21,9 @@ from .limits import SHOWN
 
 
 def forms(facts: TwoSidedFacts, arch: Arch, is_loadable: bool, any_cluster: bool = False) -> list[Candidates]:
-    """Return the candidates of every form: rows of one phase or any, a maximum and a sum of exponentials apart or together. any_cluster: see `Candidates`.
-
-    Together only where threads have vectors: element by element each exponential waits for the one before (18432x481 bf16, H100: 28.3 us for 25.4).
+    """Return the candidates of every form: rows of one phase or any, a maximum and a sum of exponentials as two reductions or one. any_cluster: see
+    `Candidates`. One only if threads have vectors: element by element each exponential waits for the one before (18432x481 bf16, H100: 28.3 us instead of
+    25.4).
     """
     out = []
     for is_online in (False, True)[: 1 + (facts.online is not None)]:
@@ -34,9 +34,8 @@ def forms(facts: TwoSidedFacts, arch: Arch, is_loadable: bool, any_cluster: bool
 
 
 def have_registers(table: Kernels, candidates: Candidates, spilled: Mapping[InnerOuterParams, int]) -> Any:
-    """Return which kernels of a table have the registers that they need, when the estimate is short by as much as it was for those that spilled.
-
-    Half of what was spilled is what was missing, as in `runtime.spills`.
+    """Return which kernels of a table have enough registers if the estimate is too low by as much as it was for those that spilled. The number of missing
+    registers is half of what was spilled, as in `runtime.spills`.
     """
     rows, missing = candidates.facts_of_rows, 0.0
     for params, count in spilled.items():
@@ -49,10 +48,9 @@ def choose_inner_outer(
     facts: TwoSidedFacts, arch: Arch, is_loadable: bool = True, rejected: frozenset[InnerOuterParams] = frozenset(), loads: tuple[str, ...] = LOADS,
     spilled: Mapping[InnerOuterParams, int] | None = None,
 ) -> tuple[InnerOuterParams, str]:  # fmt: skip
-    """Return params, and what was compared.
-
-    is_loadable: bulk copies can bring the rows of all inputs. rejected: params that are not to be chosen. loads: how rows may come.
-    spilled: params -> bytes per thread that their kernels spilled: kernels that would need more registers than they have, by what this tells, come last.
+    """Return params, and the trace of the comparison. is_loadable: bulk copies can load the rows of all inputs. rejected: params that must not be chosen.
+    loads: allowed ways to load rows. spilled: params -> bytes per thread that their kernels spilled; kernels that have too few registers, judged by these, come
+    last.
     """
     for any_cluster in (False, True):
         tables = [(made, made.table()) for made in forms(facts, arch, is_loadable, any_cluster)]

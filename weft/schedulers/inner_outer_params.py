@@ -8,7 +8,7 @@ from ..ir.enums import ParallelType
 from .arithmetic import ceil_div
 
 LOADS = ("now", "ahead", "cp_async", "tma")
-"""How rows come; see `InnerOuterParams`."""
+"""How rows are loaded; see `InnerOuterParams`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,18 +16,18 @@ class InnerOuterParams:
     """A schedule of rows and columns; equal params (with equal structure, index type and device) mean the same kernel.
 
     vector_elems, batches: of a row (or of a block's piece of it), per thread. lanes, threads_y: threads of a row, along TIDx and TIDy; columns of the results
-    lie along TIDx at the end. groups: rows side by side in a block, on TIDz. row_unroll: rows of a thread at once. blocks: of the grid, or clusters, which
-    stay. cluster_blocks: blocks that share a row. project_to_inputs: keep inputs instead of what is computed from them.
-    loads: rows come when needed ("now"), an iteration "ahead" into registers, or through a ring of `stages` in shared memory by "cp_async" or "tma".
-    is_reread: passes read the ring again instead of keeping rows in registers. weights: inputs that all rows share are read once into "registers", or "late".
-    is_shifted: rows begin anywhere in a unit of 16 bytes, and bulk copies bring the units that hold them.
-    is_behind: a row's second pass runs behind the first pass of the next row, while the sums of that one are exchanged.
-    has_whole_steps: row_unroll divides all rows, so that second passes behind ask for no row of a step but the first.
-    is_online: a maximum and the sum of exponentials below it are one reduction, so that a row meets once for both (`schedule/online_softmax.py`).
-    fill: what is known of the batches of a row, or of a block's piece: all are full ("whole"), all but the last ("leading"), nothing ("partial").
-    is_phased: vectors are aligned in memory although rows are not; the rows of a block all begin at the same place of a vector, so that its threads keep
-    their columns (`weft.schedule.peel`).
-    column_vector_elems, slots_unroll: columns of a thread and loads in flight when the partial results are added up.
+    are bound to TIDx at the end. groups: rows side by side in a block, on TIDz. row_unroll: rows of a thread at once. blocks: staying blocks of the grid, or
+    clusters. cluster_blocks: blocks that share a row. project_to_inputs: keep inputs instead of what is computed from them.
+    loads: rows are loaded when needed ("now"), an iteration "ahead" into registers, or into a circular buffer of `stages` in shared memory by "cp_async" or
+    "tma". is_reread: passes read the buffer again instead of keeping rows in registers. weights: inputs common to all rows are read once into "registers", or
+    "late". is_shifted: rows begin anywhere in a unit of 16 bytes, and bulk copies load the units that contain them. is_behind: a row's second pass runs after
+    the first pass of the next row, while the sums of that one are exchanged. has_whole_steps: row_unroll divides the number of rows, so that delayed second
+    passes check only the first row of a step. is_online: a maximum and the sum of exponentials relative to it are one reduction, so that a row needs one
+    barrier for both (`schedule/online_softmax.py`).
+    fill: which batches of a row, or of a block's piece, are known to be full: all ("whole"), all except the last ("leading"), none ("partial"). is_phased:
+    vectors are aligned in memory although rows are not; the rows of a block all begin at the same offset in a vector, so that its threads keep their columns
+    (`weft.schedule.peel`).
+    column_vector_elems, slots_unroll: columns per thread and loads in flight when the partial results are summed.
     """
 
     project_to_inputs: bool
@@ -60,12 +60,12 @@ class InnerOuterParams:
 
     @property
     def is_tailed(self) -> bool:
-        """False: there is no way for rows that lie further apart than they are long."""
+        """False: rows with gaps between them are not implemented."""
         return False
 
     @property
     def row_thread_types(self) -> tuple[ParallelType, ...]:
-        """What the threads of a row are bound to, innermost first."""
+        """The parallel types of the threads of a row, innermost first."""
         return (ParallelType.block_x, ParallelType.block_y) if self.threads_y > 1 else (ParallelType.block_x,)
 
     @property
@@ -73,6 +73,6 @@ class InnerOuterParams:
         return self.lanes * self.threads_y * self.groups
 
     def is_whole(self, row_elems: int) -> bool:
-        """True when every thread has a vector in every batch."""
+        """True if every thread has a vector in every batch."""
         share = ceil_div(row_elems, self.cluster_blocks)
         return row_elems % self.cluster_blocks == 0 and share == self.lanes * self.threads_y * self.batches * self.vector_elems

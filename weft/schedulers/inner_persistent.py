@@ -37,7 +37,7 @@ from .rows import Rows, Template, canonical_rows, names_in_vectors, peel_of, pha
 
 
 MASKED_ELEMS, MASKED_REGISTERS = 32, 48
-"""Elements of a row in a thread, and registers of it, that `keep_what_a_mask_left` allows."""
+"""Elements of a row per thread, and registers per thread, that `keep_what_a_mask_left` allows."""
 
 
 class InnerPersistent(Scheduler):
@@ -119,17 +119,17 @@ def why_not_in_one_kernel(facts: PersistentFacts, arch: Arch) -> Decline | None:
 
 
 def _reads_once(params: Any) -> bool:
-    """True when no pass after the first reads from global memory."""
+    """True if no pass after the first reads from global memory."""
     return not isinstance(params, PersistentParams) or params.storage == "register"
 
 
 def nested_names(template: Template, analysis: Any) -> set[int]:
-    """Names of the reductions of parts of rows in a template."""
+    """Names of the reductions over parts of rows in a template."""
     return {template.reduction_behind(e.outputs[0].name).name for e in analysis.nested}
 
 
 def is_loadable(analysis: PersistentAnalysis, facts: PersistentFacts, is_masked: bool) -> bool:
-    """True when rows of all inputs can be loaded by bulk copies."""
+    """True if rows of all inputs can be loaded by bulk copies."""
     return not facts.still_axes and not facts.single_reads and not is_masked and all(can_load(t) for t in analysis.row_inputs)
 
 
@@ -185,7 +185,7 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     template.vectorize(in_vectors, params.vector_elems, [*copies, *in_shared, *early.values()])
     if is_folded:
         template.fold_vectors(params.vector_elems)
-    loads_at = row_axes if params.storage == "register" else row_axes + 1  # all loads of a row, or of one iteration, before their first use
+    loads_at = row_axes if params.storage == "register" else row_axes + 1  # all loads of a row, or of one iteration, are issued before their first use
     loads = {t: loads_at for t in (*template.loads, *copies) if t not in early}
     if params.weights == "registers":
         loads |= {cache: 0 for source, cache in template.inputs if source.name in weights}

@@ -27,9 +27,9 @@ class OuterParams:
     vector_elems: columns of one access. bdimx, bdimy: threads across and along the columns. unroll: loads issued before the first is used ("reread").
     storage: "register", "reread", or "shared" (a turned tile of one input). batches: rows of a thread. cluster_blocks: blocks that share columns.
     project_to_inputs: keep inputs instead of what is computed from them.
-    is_tile: threads lie along the last run of memory alone, so that neighbouring threads have neighbours.
-    is_turned: a tile whose columns are stored one by one, see `turned.py`; bdimy: tiles above each other.
-    single_reads: names of inputs that are read element by element. unswitch: the bounds of a thread's batches, or of a turned tile, are one test ("register").
+    is_tile: threads lie only along the last run in memory, so that neighbouring threads have neighbouring elements.
+    is_turned: a tile whose columns are stored one by one, see `turned.py`; bdimy: tiles on top of each other.
+    single_reads: names of inputs that are read element by element. unswitch: one test for the bounds of a thread's batches, or of a turned tile ("register").
     """
 
     vector_elems: int
@@ -48,37 +48,37 @@ class OuterParams:
 
 
 LEAST_KEPT, MOST_KEPT = 64, 16384
-"""Elements of a column."""
+"""Elements of a column: least and most."""
 KEPT_REGISTERS, COLUMN_REGISTERS = 8, 6
-"""Beside the columns; and for the results of each column."""
+"""Registers besides the columns; and for the results of each column."""
 MOST_THREAD_REGISTERS = ROW_THREAD_REGISTERS - REGISTER_STEP
-"""With a step more the compiler arranges 16 vectors of eight columns otherwise, and spills (NVRTC 13.5, softmax down 256x262144 bf16)."""
+"""With a step more the compiler schedules 16 vectors of eight columns differently, and spills (NVRTC 13.5, softmax down 256x262144 bf16)."""
 LANES_X = (LINE_BYTES * 8 // MAX_VECTOR_BITS // 2, LINE_BYTES * 8 // MAX_VECTOR_BITS, LINE_BYTES * 8 // MAX_VECTOR_BITS * 2)
-"""Threads across columns: half a line, a whole one, two."""
+"""Threads across columns: half a cache line, a whole one, two."""
 MOST_EXCHANGED = 256
-"""Results that a block gets in an exchange, columns times blocks of the cluster, where there is another way. One H100, softmax down 2048x32768 bf16, of a copy:
-0.84 with 256, 0.83 with 512, 0.63 with 1024; 4096x16384 0.78, 0.76, 0.57."""
+"""The most results that a block receives in an exchange (columns times blocks of the cluster), if there is another way. One H100, softmax down 2048x32768 bf16,
+of a copy: 0.84 with 256, 0.83 with 512, 0.63 with 1024; 4096x16384 0.78, 0.76, 0.57."""
 LEAST_SHARED_BATCHES = MANY_BATCHES // 2
-"""Rows of a thread where blocks share columns: fewer are not worth an exchange."""
+"""Rows per thread, at least, if blocks share columns: fewer are not worth an exchange."""
 LEAST_RESIDENT = 2
-"""Blocks of a multiprocessor: one alone waits for its loads, its exchange and its stores, with nothing beside it. One H100, softmax down columns, of a copy
-with 2 and with 1: bf16 2048x32768 0.84 and 0.76, float32 4096x16384 0.87 and 0.81."""
+"""Resident blocks per multiprocessor, at least: while a single one waits for its loads, its exchange and its stores, nothing else runs. One H100, softmax down
+columns, of a copy with 2 and with 1: bf16 2048x32768 0.84 and 0.76, float32 4096x16384 0.87 and 0.81."""
 
 
 def columns_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
-    """Return the params for columns in registers; None where they are too long or short, or accesses too narrow, or blocks too few."""
+    """Return the params for columns in registers; None if they are too long or short, accesses too narrow, or blocks too few."""
     found = kept_candidates(facts, arch)
     return found[0] if found else None
 
 
 def kept_candidates(facts: PersistentFacts, arch: Arch) -> list[OuterParams]:
-    """Return the params of all that fit the chip, the one that is predicted to be fastest first."""
+    """Return all params that fit the chip, fastest by prediction first."""
     vector = min(facts.vector_limit_elems, MAX_VECTOR_BITS // facts.max_dtype_bits)
     is_wide = vector * facts.max_dtype_bits == MAX_VECTOR_BITS
     if not is_wide or not LEAST_KEPT <= facts.reduction_elems <= MOST_KEPT or facts.projected_bits is None:
         return []
     shapes = list(_shapes(facts, arch, vector))
-    alone = [s for s in shapes if s[3] == 1 and s[0] >= LANES_X[1]]  # blocks that read whole lines and exchange nothing
+    alone = [s for s in shapes if s[3] == 1 and s[0] >= LANES_X[1]]  # blocks that read whole cache lines and exchange nothing
     shared = [s for s in shapes if s[3] <= PORTABLE_CLUSTER_BLOCKS and s[0] * vector * s[3] <= MOST_EXCHANGED]
     shapes = alone or shared or shapes
     if not shapes:
@@ -89,7 +89,7 @@ def kept_candidates(facts: PersistentFacts, arch: Arch) -> list[OuterParams]:
 
 
 def _shapes(facts: PersistentFacts, arch: Arch, vector: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield threads across and along the columns, rows of a thread, blocks of a cluster, and registers of a thread."""
+    """Yield (threads across the columns, threads along them, rows per thread, blocks of a cluster, registers per thread)."""
     rows, words = facts.reduction_elems, ceil_div(int(vector * max(facts.projected_bits / facts.reduction_elems, facts.input_bits)), 32)  # type: ignore[operator]
     levels = max(1, facts.passes - 1)
     for bdimx in LANES_X:

@@ -24,14 +24,15 @@ FEWER_THREADS = "fewer threads per block"
 
 
 def nested_candidates(facts: PersistentFacts, arch: Arch) -> tuple[Candidate, ...]:
-    """Return the ways to keep rows in registers with a thread's elements in runs, best first. Squares and means that are folded together are no sums."""
+    """Return the candidates for rows in registers with a thread's elements in runs, best first. Without those that combine mean and squares, which are not
+    plain sums."""
     found = (c for c in ChannelRows(facts, arch).channel_candidates() if not c.params.fewer_passes)
     scored = (dataclasses.replace(c, score=predicted_registers(c, facts, arch) - CLUSTER_LOSS[c.params.cluster_blocks]) for c in found)
     return best_first(scored, key=lambda c: c.key)
 
 
 def choose_nested(analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[PersistentParams, str]:
-    """Return params and a trace. The choice is that of aligned tensors; where these are not, threads have the same elements in narrower vectors."""
+    """Return params and a trace. The choice is made for aligned tensors; for others threads have the same elements in narrower vectors."""
     facts = analysis.facts(sizes, {}, arch.max_access_bits)
     ranked = nested_candidates(facts, arch)
     chosen = ranked[0].params
@@ -48,13 +49,12 @@ def narrowed(params: PersistentParams, analysis: PersistentAnalysis, sizes: Size
 
 
 def why_not_worth(analysis: PersistentAnalysis, sizes: Sizes, arch: Arch) -> Decline | None:
-    """Return why one kernel does not compute these rows, or None.
-
-    Two kernels, one of which folds the parts, read twice what both fold: at best that takes as long as memory needs for these bytes. One kernel is worth it
-    where it is predicted to take less, with what becomes of the parts: they are written, and a kernel for each reads them.
+    """Return why one kernel should not compute these rows, or None. Two kernels, one of which sums the parts, read their common input twice, so they take at
+    least the time of these bytes. One kernel is better if it is predicted to take less, including the partial sums: they are written, and another kernel per
+    sum reads them.
     """
     facts = analysis.facts(sizes, {}, arch.max_access_bits)
-    if RowsOf(facts, arch).is_wide:  # the model chooses clusters of 16 that share each run, which it ranks too high for 16 bits; none was timed
+    if RowsOf(facts, arch).is_wide:  # the model would choose clusters of 16 that divide each run, which it ranks too high for 16 bits; none was timed
         return Decline(f"parts of rows of {facts.max_dtype_bits}-bit elements get a kernel of their own: one kernel for both was measured only for 16 bits")
     ranked = nested_candidates(facts, arch)
     if not ranked:

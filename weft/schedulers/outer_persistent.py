@@ -33,28 +33,27 @@ from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, pr
 from .limits import FULL_BLOCK_THREADS, LAUNCH_BYTES, MANY_BATCHES, TIMED_OF_A_WAY
 
 BESIDE_REGISTERS = KEPT_REGISTERS + 8 * COLUMN_REGISTERS
-"""Of a thread that keeps a part of eight columns."""
+"""Registers of a thread besides its part of eight columns."""
 
 def tile_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
-    """Return the params for columns of a few rows beside blocks along these rows, a few vectors in each thread; None where they do not fit.
+    """Return the params for columns of a few rows together with blocks along these rows, a few vectors per thread; None if they do not fit.
 
-    Source: blocks of 16 and 32 quantized along both axes from one read.
+    For blocks of 16 and 32 that are quantized along both axes from one read.
     """
     rows, vector = facts.reduction_elems, min(facts.vector_limit_elems, MAX_VECTOR_BITS // facts.max_dtype_bits)
     lanes = ceil_div(facts.block_elems, vector)
     if rows > MOST_TILE_ROWS or lanes > arch.warp_threads or facts.projected_bits is None:
         return None
     batches = min(MANY_BATCHES, next_power_of_two(rows))
-    is_projected = facts.projected_bits < facts.persistent_bits  # equal: nothing is won by computing what is kept twice
+    is_projected = facts.projected_bits < facts.persistent_bits  # if equal, recomputing gains nothing
     kept_bits = facts.projected_bits if is_projected else facts.persistent_bits
     registers = round_up(ceil_div(int(vector * max(kept_bits / rows, facts.input_bits)), 32) * batches + BESIDE_REGISTERS, 8)
     return OuterParams(vector, 1, arch.warp_threads, ceil_div(rows, batches), registers, "register", batches, 1, is_projected, is_tile=True)
 
 
 def turned_tile(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
-    """Return the params for tiles with turned outputs; None where a thread cannot hold its columns, or a block along a row is wider than its lanes.
-
-    Columns of one input wait in shared memory. Of several, what is computed from them stays in registers: fewer columns of a thread, and more lanes along rows.
+    """Return the params for tiles with turned outputs; None if a thread cannot hold its columns, or a block along a row is wider than its lanes. Columns of a
+    single input are kept in shared memory. For several inputs, the computed values stay in registers: fewer columns per thread, and more lanes along rows.
     """
     rows, vector = facts.reduction_elems, min(facts.vector_limit_elems, MAX_VECTOR_BITS // facts.max_dtype_bits)
     is_staged = facts.vectorizable_inputs == 1
@@ -73,17 +72,18 @@ def turned_tile(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
 
 
 STAGED_REGISTERS, MOST_TURNED_REGISTERS = 96, 64
-"""Of a thread whose columns are in shared memory; of the columns of a thread that keeps them. One H200, NVFP4 rows and columns of bf16 16384x4096, of a copy:
-staged 0.74, in registers 0.64; behind SiLU times another input, in vectors of 8 and 4: staged 0.51 and 0.45, in registers 0.47 and 0.60."""
+"""Registers of a thread whose columns are in shared memory; registers for the columns of a thread that keeps them in registers. One H200, NVFP4 rows and
+columns of bf16 16384x4096, of a copy: staged 0.74, in registers 0.64; after SiLU times another input, in vectors of 8 and 4: staged 0.51 and 0.45, in registers
+0.47 and 0.60."""
 
 
 MOST_TILE_ROWS = 128
 LEAST_SHARED = 8192
 PIECES_BYTES, LEAST_BUSY = (128, 64, 32), 0.4
-"""Columns of so many elements are shared by the blocks of a cluster where columns are few; neighbouring bytes that a block reads of a row,
-the most with which blocks have this part of the multiprocessors."""
+"""If columns are few, the blocks of a cluster share them: neighbouring bytes of a row per block, the largest with which at least this fraction of the
+multiprocessors has a block."""
 MOST_FROM_MEMORY = 0.5
-"""Part of columns that are read again which may come from memory and not from L2. One H200, batch norm with channels last, of a copy in one kernel and in two:
+"""Largest fraction of re-read columns that may come from memory instead of L2. One H200, batch norm with channels last, of a copy in one kernel and in two:
 64x14x14x1024 0.46 and 0.41, 40x48x48x320 0.33 and 0.37, 64x28x28x512 0.33 and 0.44, 64x56x56x256 0.31 and 0.49, 16x224x224x64 0.15 and 0.49."""
 
 
@@ -114,8 +114,8 @@ class OuterPersistent(Scheduler):
         return analysis.why_not_vectors(facts, tile.vector_elems if tile else RowsOf(facts, arch).vector, is_tile=tile is not None, turned=turned)
 
     def why_not_in_one_kernel(self, analysis: PersistentAnalysis, facts: PersistentFacts, arch: Arch) -> Decline | None:
-        """Return why several kernels are better than columns that are read again: L2 does not keep them, and some multiprocessors would have nothing to do; or
-        few have something, of which each moves at most about twice its share of the bandwidth."""
+        """Return why several kernels are better than columns that are read again: L2 does not keep them, and some multiprocessors would be idle; or
+        only few would have work, each of which moves at most about twice its share of the bandwidth."""
         if columns_in_registers(facts, arch) is not None:
             return None
         from_memory = rereads_from_memory(facts.total_elems * facts.input_bits / 8, arch)
@@ -129,7 +129,7 @@ class OuterPersistent(Scheduler):
         return Decline(f"{facts.iteration_elems} long columns would use only {blocks} blocks: {further + 1} kernels, one for each reduction, can use more")
 
     def tile(self, analysis: PersistentAnalysis, facts: PersistentFacts, arch: Arch) -> tuple[OuterParams | None, list[TensorView]]:
-        """Return the params of a tile, if there is one, and the outputs that it turns: where a byte of these would else have several threads."""
+        """Return the params of a tile, if there is one, and the outputs that it transposes, because several threads would otherwise write one byte of them."""
         turned = turned_outputs(analysis.row_outputs, analysis.axes, analysis.shape)
         if any(t.dtype().is_packed for t in turned):
             params = turned_tile(facts, arch)
@@ -147,13 +147,13 @@ class OuterPersistent(Scheduler):
         return with_accesses(read, facts), why
 
     def choose_reread(self, facts: PersistentFacts, arch: Arch) -> tuple[OuterParams, str]:
-        """Return the params of columns that every pass reads again."""
+        """Return the params for columns that every pass reads again."""
         vector = max(1, min(facts.vector_limit_elems, MAX_VECTOR_BITS // facts.max_dtype_bits))
         shared = self.shared_columns(facts, arch, vector)
         if shared is not None:
             return shared, f"outer_persistent: blocks of a cluster share columns, {shared.bdimx * vector} a block"
         while vector > facts.min_vector_elems and facts.iteration_elems < 2 * arch.sm_count * vector:
-            vector //= 2  # columns for every multiprocessor matter more than wide accesses
+            vector //= 2  # having columns for every multiprocessor matters more than wide accesses
         columns = ceil_div(facts.iteration_elems, vector)
         bdimx = max(1, min(32, previous_power_of_two(ceil_div(columns, arch.sm_count))))
         bdimy = max(32 // bdimx, min(FULL_BLOCK_THREADS // bdimx, previous_power_of_two(facts.reduction_elems)))
@@ -163,7 +163,7 @@ class OuterPersistent(Scheduler):
         return params, f"outer_persistent: {columns} vectors of columns over {arch.sm_count} multiprocessors"
 
     def shared_columns(self, facts: PersistentFacts, arch: Arch, vector: int) -> OuterParams | None:
-        """Return the params of few long columns, which the blocks of a cluster share, so that a block has whole sectors of each row; else None."""
+        """Return the params for few long columns, which the blocks of a cluster share, so that a block reads whole sectors of each row; else None."""
         bits = vector * facts.max_dtype_bits
         columns = ceil_div(facts.iteration_elems, vector)
         if columns >= 2 * arch.sm_count or facts.reduction_elems < LEAST_SHARED or arch.max_cluster_blocks < PORTABLE_CLUSTER_BLOCKS:
@@ -237,9 +237,8 @@ class OuterPersistent(Scheduler):
 
 
 def stage_columns(template: Template, passes: Passes, params: OuterParams, wide: set[int]) -> tuple[list[TensorView], list[TensorView]]:
-    """Let asynchronous copies bring a thread's columns into shared memory, which every pass reads itself; return the tensors there, and the later reads.
-
-    wide: names of inputs that are read in vectors. The rest stays in registers.
+    """Load a thread's columns into shared memory by asynchronous copies, and let every pass read them from there; return the tensors there, and the later
+    reads. wide: names of inputs that are read in vectors; the others stay in registers.
     """
     staged, again = [], []
     for source, cache in template.inputs:
@@ -251,7 +250,7 @@ def stage_columns(template: Template, passes: Passes, params: OuterParams, wide:
 
 
 def schedule_kept_columns(reference: TensorView, analysis: PersistentAnalysis, params: OuterParams) -> tuple[list[IterDomain], int]:
-    """Transform and bind columns of which each thread keeps its batches; return the serial axes and how many axes stand left of the batches."""
+    """Transform and bind columns of which each thread keeps its batches; return the serial axes and the number of axes outside of the batches."""
     columns, rest, vector = columns_and_rest(reference, analysis, params.vector_elems)
     blocks, threads_x = split_axis(reference, columns, params.bdimx)
     share: list[IterDomain] = []

@@ -16,26 +16,25 @@ from ..ir.values import TensorView
 from .base import Decline
 
 NARROW_ACCESS_BITS = 64
-"""What a thread should move of the narrowest tensor at once, if wider inputs then take two accesses at most. One H200: a cast of bf16 to NVFP4 with 16 elements
-per thread is at 0.89 of a copy, with 8 at 0.74. Not so for wider outputs: FP4 to bf16 is 0.97 with 8 elements, four times, and 0.88 with 16, whose two stores
-of 16 bytes each leave half of every sector to the other."""
+"""Bits of the narrowest tensor that a thread should move at once, if wider inputs then take at most two accesses. One H200: a cast of bf16 to NVFP4 with 16
+elements per thread is at 0.89 of a copy, with 8 at 0.74. Not so for wider outputs: FP4 to bf16 is 0.97 with 8 elements, four times, and 0.88 with 16, whose two
+stores of 16 bytes each leave half of every sector to the other."""
 
 
 MOST_THREAD_BITS = 2 * MAX_VECTOR_BITS
 
 
 def min_vector_elems(outputs: Iterable[TensorView]) -> int:
-    """Fewest elements of which every output fills whole bytes: 2 with one of 4 bits."""
+    """Fewest elements with which every output fills whole bytes: 2 if one has 4 bits."""
     return max([1, *(t.dtype().elems_per_unit for t in outputs)])
 
 
 def thread_vector_bits(
     tensors: Sequence[TensorView], outputs: Sequence[TensorView], block_elems: int = 0, access_bits: int = MAX_VECTOR_BITS
 ) -> int:  # fmt: skip
-    """Bits of the widest of `tensors` that a thread takes at once: one access, or two of inputs beside which 8 or 4 bits would move in small pieces.
-
-    block_elems: of rows whose blocks have a scale each, which every thread of a block computes: threads with more of it do so less often. access_bits: of
-    the widest access, which outputs may be as wide as.
+    """Bits of the widest of `tensors` that a thread accesses at once: one access, or two of inputs if 8- or 4-bit tensors would otherwise move in small pieces.
+    block_elems: elements per scale; every thread of a block computes the scale, so with more elements per thread it is computed less often. access_bits: of the
+    widest access, also for outputs.
     """
     narrow = [t.dtype().bits for t in tensors if t.dtype().is_narrow_float]
     if not narrow:
@@ -51,7 +50,8 @@ def thread_vector_bits(
 def why_not_vectors(
     outputs: Iterable[TensorView], limits: VectorLimits, limit_elems: int, blocks: BlockNeeds, chosen_elems: int
 ) -> Decline | None:  # fmt: skip
-    """Return why a packed output cannot be written in whole bytes, or a block not be held together, with vectors of `chosen_elems` along the loops of `limits`.
+    """Return why a packed output cannot be written in whole bytes, or a block cannot be in one thread, with vectors of `chosen_elems` along the loops of
+    `limits`.
 
     limit_elems: the widest vector that sizes, strides and alignments allow.
     """

@@ -34,13 +34,13 @@ AT_ONCE = "all rows are in work at once: as few vectors per thread and as many r
 
 
 def choose(facts: PersistentFacts, arch: Arch) -> PersistentParams:
-    """Return the params of a normalization. Any facts give legal params: rows too long to be kept are read again."""
+    """Return the params of a normalization. All facts give valid params: rows that are too long to be kept are read again."""
     return choose_with_trace(facts, arch)[0]
 
 
 def choose_with_trace(facts: PersistentFacts, arch: Arch) -> tuple[PersistentParams, Trace]:
-    """Return the params and why, best candidate first: channels in shared memory, then
-    registers of a cluster for long rows, else of a block, else shared memory or rows read again."""
+    """Return the params and why, best candidate first: channels in shared memory, then for long rows registers of a cluster, otherwise registers of a block,
+    otherwise shared memory or rows read again."""
     rows = ChannelRows(facts, arch)
     criterion, note = IN_REGISTERS, ""
     in_runs, copied = _ranked(rows.channel_candidates()), _ranked(CopiedRows(facts, arch).copied_candidates())
@@ -70,7 +70,7 @@ def choose_with_trace(facts: PersistentFacts, arch: Arch) -> tuple[PersistentPar
 
 
 def every_candidate(facts: PersistentFacts, arch: Arch) -> tuple[Candidate, ...]:
-    """Return what `choose_with_trace` ranks, and behind it what it does not look at for these facts, each kind best first. For tuning."""
+    """Return the candidates that `choose_with_trace` ranks, then those that it does not consider for these facts, each kind best first. For tuning."""
     rows = ChannelRows(facts, arch)
     streamed = StreamedRows(dataclasses.replace(facts, phased_limit_elems=1) if rows.is_phased else facts, arch)
     made = (
@@ -81,7 +81,7 @@ def every_candidate(facts: PersistentFacts, arch: Arch) -> tuple[Candidate, ...]
 
 
 def are_at_once(trace: Trace) -> bool:
-    """True when the rows were found to be so few that blocks hold all of them at once."""
+    """True if the candidate was chosen because the rows are so few that all are resident at once."""
     return AT_ONCE in trace.notes
 
 

@@ -14,15 +14,15 @@ from .facts import PersistentFacts
 from .arithmetic import ceil_div, round_up, vectors_along_rows
 
 NARROW_ACCESS_BITS = 32
-"""Of an access, up to which bounds that are known to hold are left out: odd rows of bf16 gain 1.3 to 2 times (softmax of 4093: 0.43 to 0.67 of a copy, 65
-instructions per element to 36), of float32 1.1 to 1.6. With 16-byte vectors the bounds cost nothing, and the straight code without them makes the
+"""Bits of an access up to which bounds that are known to hold are left out: odd rows of bf16 become 1.3 to 2 times faster (softmax of 4093: 0.43 to 0.67 of a
+copy, 65 instructions per element to 36), of float32 1.1 to 1.6. With 16-byte vectors the bounds cost nothing, and the straight code without them makes the
 compiler spill: layer norm of 4096 falls from 0.93 to 0.48."""
 
 WARP_MULTIPLE, SHARE_MULTIPLE = WARP_THREADS, 16
-"""Vectors that the part of a row which a block's threads hold at once, and the share of a block of a cluster, are rounded up to: then every warp begins at a
-whole line, every share at a whole sector of 32 bytes even with accesses of two bytes. Sectors that two blocks or two warps write half of each are what costs.
-One H200, November 2026, of a copy: layer norm of 10000 float32 in clusters of four 1.02 for 0.53, RMS norm of 20000 bf16 1.04 for 0.85, softmax of 32000
-float32 0.96 for 0.92; 247 kernels of 1000 to 200,000 columns 4 % in the geometric mean."""
+"""The vectors of a batch, and the share of each block of a cluster, are rounded up to multiples of these: then every warp begins at a cache line, and every
+share at a sector of 32 bytes, even with accesses of two bytes. Sectors that two blocks or two warps write one half each are expensive. One H200, November 2026,
+of a copy: layer norm of 10000 float32 in clusters of four 1.02 for 0.53, RMS norm of 20000 bf16 1.04 for 0.85, softmax of 32000 float32 0.96 for 0.92; 247
+kernels of 1000 to 200,000 columns 4 % in the geometric mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +30,23 @@ class PersistentParams:
     """A schedule of a normalization; equal params (with equal structure, index type and device) mean the same kernel.
 
     kind: "2d" or "3d". storage: "register", "shared" or "reread". project_to_inputs: keep inputs instead of what is computed from them.
-    vector_elems: elements of one access. batches: vectors per thread along the (inner) row, static; 0 when the loop count is known at launch only.
-    unroll: vectors whose loads are issued together in such a loop (1 for registers: all of them are).
+    vector_elems: elements of one access. batches: vectors per thread along the (inner) row, static; 0 if the loop count is known only at launch.
+    unroll: vectors whose loads are issued together in such a loop (1 for registers, where all are issued together).
     bdimx: threads of a row; None: ceil(inner row / (vector_elems * batches)) at launch. pad_to_warp: rounded up to whole warps.
     rows_per_block: rows side by side in a block, on TIDy. row_unroll: rows of one thread, loaded together.
     bdimz, outer_batches: 3-D only, threads and static iterations along the outer reduced run.
     is_warp_only: the threads of a row are in one warp, so that no barrier is needed. max_registers: per thread, for the compiler.
-    cluster_blocks: blocks of a cluster that share a row (registers, 2-D, one row at a time); they exchange partial results through shared memory.
-    is_phased: vectors are aligned in memory although rows are not, so that a row begins and ends inside of one. is_tailed: it only ends inside of one.
-    weights: when inputs that all rows share are loaded: "late", behind the reductions, or before them to "registers" or, by cp.async, to "shared" memory.
-    block_lanes: neighbouring lanes that a block of neighbours in a row takes.
-    still_axes: how many of the innermost loops make the (inner) row of vectors, 0: all of the last reduced run; see `PersistentFacts`.
-    late: where inputs that only the last pass reads are loaded: 0: with the row, 1: all at the start of that pass, 2: each vector as it is used.
-    unswitch: the bounds of a thread's vectors along the outer runs are one test ("3d").
-    fill: which vectors of a row in registers all exist: "whole": every one of every thread; "leading": those of all batches but the last; "partial": not known.
-    single_reads: names of inputs that are read element by element. access_bits: of the widest access to global memory.
-    fewer_passes: reductions that need each other are one, as far as they can be, whose results threads and blocks exchange once; rows read again always do so.
-    along_run: the blocks of a cluster share each of the (inner) runs, and not the runs ("3d").
-    is_copied: cp.async brings rows into shared memory, all of a thread's vectors at once ("shared"); else threads load and store them.
+    cluster_blocks: blocks of a cluster that share a row (registers, 2-D, one row at a time); they exchange partial results through shared memory. is_phased:
+    vectors are aligned in memory although rows are not, so that a row begins and ends inside of one. is_tailed: it only ends inside of one. weights: when
+    inputs common to all rows are loaded: "late", after the reductions, or before them into "registers" or, by cp.async, into "shared" memory. block_lanes:
+    number of neighbouring lanes that hold one block of neighbours in a row. still_axes: number of innermost loops that form the (inner) row of vectors, 0: all
+    of the last reduced run; see `PersistentFacts`. late: when inputs that only the last pass reads are loaded: 0: with the row, 1: all at the start of that
+    pass, 2: each vector when it is used. unswitch: one test for the bounds of a thread's vectors along the outer runs ("3d"). fill: which vectors of a row in
+    registers are known to exist: "whole": all of every thread; "leading": those of all batches except the last; "partial": none. single_reads: names of inputs
+    that are read element by element. access_bits: of the widest access to global memory.
+    fewer_passes: dependent reductions are combined into one where possible, with one exchange between threads and blocks; always the case for rows that are
+    read again. along_run: the blocks of a cluster divide each (inner) run among them, instead of the set of runs ("3d"). is_copied: cp.async loads rows into
+    shared memory, all of a thread's vectors at once ("shared"); otherwise threads load and store them.
     """
 
     kind: str
@@ -81,7 +80,7 @@ class PersistentParams:
 
     @property
     def part_multiple(self) -> int:
-        """What the vectors that the threads of a row hold at once are a multiple of, where they hold more than these."""
+        """The number of vectors in a batch is a multiple of this, if it is larger."""
         return max(WARP_MULTIPLE if self.pad_to_warp and self.batches > 1 else 1, self.block_lanes)
 
     def threads_x(self, facts: PersistentFacts) -> int:
@@ -111,13 +110,13 @@ class PersistentParams:
 
 
 def share_of(vectors: int, blocks: int) -> int:
-    """Vectors of a row that each of its blocks has: all in one block; of those of a cluster the last may have fewer."""
+    """Vectors of a row in each of its blocks: all in a single block; in a cluster the last block may have fewer."""
     return vectors if blocks == 1 else round_up(ceil_div(vectors, blocks), SHARE_MULTIPLE)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to run the rows. score: the first of the criteria that it was compared by. kept_registers: of a thread, for its part of the row."""
+    """One way to run the rows. score: the first criterion of the comparison. kept_registers: registers per thread for its part of the row."""
 
     params: PersistentParams
     score: float
@@ -132,7 +131,7 @@ class Candidate:
 
     @property
     def key(self) -> tuple[float, int]:
-        """Of two candidates, the one with the larger key is taken."""
+        """The criteria of the comparison; the largest key wins."""
         return round(self.score, 3), -self.threads_per_block
 
     def __str__(self) -> str:
@@ -170,7 +169,7 @@ class RowsOf:
         return (projected, plain) if facts.recompute_has_exact_exp else (projected,)
 
     def full_vectors(self) -> int:
-        """Vectors that have the bytes of the widest access."""
+        """Vectors with as many bytes as the widest access."""
         return max(1, MAX_VECTOR_BITS // (self.vector * self.facts.max_dtype_bits))
 
     def workspace_bytes(self, block: int) -> int:

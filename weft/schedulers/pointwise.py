@@ -55,7 +55,7 @@ class PointWise(Scheduler):
 
 
 def schedule_reference(reference: TensorView, analysis: PointwiseAnalysis, params: PointwiseParams) -> tuple[list[tuple[ParallelType, int]], int, Phase | None]:
-    """Transform and bind the loops of the reference; return static block dimensions, the number of axes left of the unrolled part, and the phase of rows."""
+    """Transform and bind the loops of the reference; return static block dimensions, the number of axes outside of the unrolled part, and the phase of rows."""
     axes, order = analysis.axes, analysis.order
     arrange(reference, places_in_order(analysis.reference.get_logical_domain(), order, axes))
     rank = len(reference.get_loop_domain())

@@ -29,9 +29,9 @@ from .facts import PointwiseFacts, access_bits_of
 from .limits import NEAR, SHOWN, TIMED, UNROLLS
 
 BLOCK_THREADS = (128, 64, 256)
-"""Of a block; the first is taken where others are predicted alike."""
+"""Threads of a block; of equal predictions the first is taken."""
 ROW_THREADS = (4, 8, 16, 32, 64, 96, 128, 160, 192, 256)
-"""Along a row."""
+"""Threads along a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ CRITERIA = (TIME, "wider vectors", "one row per block", "fewer idle lanes", f"{B
 
 
 def choose(facts: PointwiseFacts, arch: Arch) -> PointwiseParams:
-    """Return the params of a pointwise fusion. Any facts give legal params."""
+    """Return the params of a pointwise fusion. All facts give valid params."""
     return choose_with_trace(facts, arch)[0]
 
 
@@ -91,7 +91,7 @@ def choose_with_trace(facts: PointwiseFacts, arch: Arch) -> tuple[PointwiseParam
 
 
 def variants(facts: PointwiseFacts, arch: Arch) -> list[tuple[str, PointwiseParams]]:
-    """Return (way, params) to time, the choice first; break positions are the ways."""
+    """Return (way, params) to time, the choice first; each break position is a way."""
     return [(f"break {c.params.break_point}", c.params) for c in Candidates(facts, arch).ranked(TIMED)]
 
 
@@ -116,10 +116,10 @@ def breaks(facts: PointwiseFacts) -> list[Break]:
         is_phased = gains_by_phase(right, limit, phased_limit, facts.max_dtype_bits)
         vector = phased_limit if is_phased else vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, facts.vector_bits)
         if position and (left <= 1 or not is_phased and vector > max(1, limit)):
-            continue  # nothing is on the left, or packed elements need wider vectors than there are
+            continue  # no loop is on the left, or packed elements need wider vectors than possible
         is_simpler = facts.divides_rows or facts.index_work[position].scalar_divisions < facts.index_work[0].scalar_divisions
         if position and not is_simpler and vector <= out[0].vector_elems:
-            continue  # neither are indices simpler than with one dimension, nor vectors wider
+            continue  # neither simpler indices nor wider vectors than with one dimension
         out.append(Break(position, left, right, vector, is_phased))
     return out
 
@@ -128,10 +128,10 @@ _COLUMNS = ("break_point", "vector_elems", "unroll_outer", "unroll_inner", "bdim
 
 
 class Candidates:
-    """The kernels that are compared, for one set of facts. rows: one for each, with these columns."""
+    """The kernels that are compared, for one set of facts. rows: one per kernel, with these columns."""
 
     def __init__(self, facts: PointwiseFacts, arch: Arch) -> None:
-        if not facts.total_elems:  # nothing runs; any params are legal
+        if not facts.total_elems:  # no kernel runs; any params are valid
             facts = replace(facts, extents_elems=tuple(max(1, n) for n in facts.extents_elems))
         self.facts, self.arch = facts, arch
         self.breaks = {at.position: at for at in breaks(self.facts)}
@@ -167,18 +167,18 @@ class Candidates:
         bdimx, bdimy, outer, inner = np.tile(shapes, (len(widths), 1)).T
         vector = np.repeat(widths, len(shapes))
         vectors = -(-at.right // vector)
-        # not where half of a thread's vectors, or of the threads, would have nothing to do
+        # not if half of a thread's vectors, or of the threads, would be unused
         keep = ((inner == 1) | (inner // 2 * bdimx < vectors)) & ((bdimx // 2 < vectors) | (bdimx == (ROW_THREADS if at.position else BLOCK_THREADS)[0]))
-        keep &= (bdimx >= WARP_THREADS) | (vectors < 2 * WARP_THREADS)  # warps read neighbours, where rows have as many
+        keep &= (bdimx >= WARP_THREADS) | (vectors < 2 * WARP_THREADS)  # the lanes of a warp read neighbours, if rows are long enough
         if at.is_phased:
-            keep &= bdimx >= 2 * at.vector_elems  # the ends of a row have a thread for each element
+            keep &= bdimx >= 2 * at.vector_elems  # each element at the ends of a row needs a thread
         if at.is_phased or self.facts.block_elems:
-            keep &= outer == 1  # each row has a phase of its own; lanes that share a block of elements are neighbours
+            keep &= outer == 1  # each row has its own phase; lanes that hold a block of elements together are neighbours
         if self.facts.block_elems:
-            is_whole = bdimx * vector % self.facts.block_elems == 0  # threads along a row have whole blocks of elements
+            is_whole = bdimx * vector % self.facts.block_elems == 0  # the threads along a row hold whole blocks of elements
             keep = keep & is_whole if (keep & is_whole).any() else is_whole & (outer * inner == 1)
         place, phased, down = (np.full(len(vector), value) for value in (at.position, int(at.is_phased), 0))
-        if at.is_phased:  # a thread has one row, and the grid may have fewer along that side
+        if at.is_phased:  # a thread has one row, and the grid may be smaller along that side
             down = (-(-at.left // bdimy) > MAX_GRID[1]).astype(int)
         rows: np.ndarray = np.stack((place, vector, outer, inner, bdimx, bdimy, down, phased), 1)[keep]
         if not self._loses_operands(at.position):
@@ -188,26 +188,26 @@ class Candidates:
         return np.concatenate((rows, others))
 
     def _widths(self, at: Break) -> list[int]:
-        """Return the widths of vectors that are tried: the widest, and narrower ones where it would leave threads of the chip idle."""
+        """Return the vector widths to try: the widest, and narrower ones if it would leave threads of the chip idle."""
         fewest = at.vector_elems
         if not (at.is_phased or self.facts.block_elems or self.facts.total_elems >= at.vector_elems * self.arch.sm_count * self.arch.max_threads_per_sm):
             fewest = min(fewest, self.facts.min_vector_elems)
         return [width for width in (at.vector_elems >> n for n in range(at.vector_elems.bit_length())) if width >= fewest]
 
     def _loses_operands(self, position: int) -> bool:
-        """True where L2 loses operands along a row before the next row reads them, unless blocks walk down the left side first."""
+        """True if L2 evicts operands along a row before the next row reads them, unless consecutive blocks run over the left side first."""
         is_along = any(min(places) == position for _, places in self.facts.spread)
         return position > 0 and is_along and rereads_from_memory(step_bytes(self.facts, position), self.arch) > 0
 
 
 def in_order(rows: np.ndarray, times: np.ndarray, facts: PointwiseFacts) -> np.ndarray:
-    """Return the places of candidates, best first, by the criteria above. rows: break_point, vector_elems, unrolls and threads of each."""
+    """Return the indices of candidates, best first, by the criteria above. rows: break_point, vector_elems, unrolls and threads of each."""
     order = np.argsort(times, kind="stable")
     near = int(np.count_nonzero(times <= times.min() * (1 + NEAR)))
     position, vector, outer, inner, bdimx, bdimy = rows[order[:near], :6].T
     right = np.array([math.prod(facts.extents_elems[n:]) for n in range(max(1, len(facts.extents_elems)))])[position]
     vectors, in_block = -(-right // vector), bdimx * inner
-    idle = np.where(position == 0, 1.0, np.round(-(-vectors // in_block) * in_block / vectors, 1))  # in one dimension only of the last block
+    idle = np.where(position == 0, 1.0, np.round(-(-vectors // in_block) * in_block / vectors, 1))  # in one dimension only the last block has idle threads
     later = np.lexsort((outer * inner, abs(bdimx * bdimy - BLOCK_THREADS[0]), idle, bdimy > 1, -vector))
     return np.concatenate((order[:near][later], order[near:]))
 

@@ -31,15 +31,15 @@ from .rows import (
 )  # fmt: skip
 from .limits import TIMED_OF_A_WAY
 
-"""Candidates with rows of one phase in a block that tuning sees."""
+"""Number of candidates with rows of one phase per block for tuning."""
 TOUCHED_TWICE = 0.33
-"""Of the time that the bytes of column sums take, what is added where rows begin anywhere, which the model of plain reductions does not know: lines are touched
-twice. Source: the median of nine shapes on an H200, 0.13 to 1.0; sums by phase take 0.98 to 1.06 of their prediction."""
+"""Fraction added to the time of the bytes of column sums if rows begin anywhere, because cache lines are touched twice; the model of plain reductions does not
+include this. Source: the median of nine shapes on an H200, 0.13 to 1.0; sums by phase take 0.98 to 1.06 of their prediction."""
 _STATIC = (ParallelType.block_x, ParallelType.block_y, ParallelType.block_z)
 
 
 class Reduction(Scheduler):
-    """Sums, products, extrema over any axes, with pointwise work before and after."""
+    """Schedules sums, products and extrema over any axes, with pointwise ops before and after."""
 
     name = SchedulerType.reduction
 
@@ -110,9 +110,8 @@ class Reduction(Scheduler):
 
 
 def read_on_both_sides(template: Template) -> list[TensorView]:
-    """Return the tensors that are read in the loop of the reductions and behind it, too: inside of that loop they would draw in what needs the results.
-
-    They do not vary along what is reduced: what does is not read behind.
+    """Return the tensors that are read both in the loop of the reductions and after it: inlined in that loop, they would pull in ops that need the results.
+    They do not depend on reduced axes, as tensors that do are not read after it.
     """
     behind: set[TensorView] = set(template.reductions)
     out = []
@@ -127,7 +126,7 @@ def read_on_both_sides(template: Template) -> list[TensorView]:
 
 
 def results_along_columns(analysis: ReductionAnalysis) -> list[int]:
-    """Names of the outputs that lie along the innermost run of columns as these do: the vector of the columns is one of theirs, too."""
+    """Names of the outputs that are contiguous along the innermost run of columns, so that a vector of columns is also a vector of theirs."""
     run = analysis.shape.runs[-1].classes
     out = []
     for tensor in analysis.axes.tensors:
@@ -138,7 +137,7 @@ def results_along_columns(analysis: ReductionAnalysis) -> list[int]:
 
 
 def schedule_inner(reference: TensorView, analysis: ReductionAnalysis, params: ReductionParams) -> tuple[list[IterDomain], int, Phase | None]:
-    """Transform and bind a reduction along memory; return its serial axes, how many axes stand left of the unrolled loads, and the phase of its rows."""
+    """Transform and bind a reduction along memory; return its serial axes, the number of axes outside of the unrolled loads, and the phase of its rows."""
     rows = canonical_rows(reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d", is_phased=params.is_phased)
     shared = ParallelType.grid_y if params.grid_split > 1 else None
     phase = phase_of_rows(rows, params, analysis.limits, shared) if params.is_phased else None
@@ -170,7 +169,7 @@ def schedule_inner(reference: TensorView, analysis: ReductionAnalysis, params: R
 
 
 def unswitched(reference: TensorView, loop: IterDomain, unroll: IterDomain, is_wanted: bool) -> list[IterDomain]:
-    """Return the serial and the unrolled axis, with an unswitched one between where that is wanted."""
+    """Return the serial and the unrolled axis, with an unswitched one between them if wanted."""
     if not is_wanted:
         return [loop, unroll]
     switch, unroll = split_axis(reference, unroll, 1, False)
@@ -181,7 +180,7 @@ def unswitched(reference: TensorView, loop: IterDomain, unroll: IterDomain, is_w
 def _share(
     reference: TensorView, loop: IterDomain, count: int, kind: ParallelType = ParallelType.grid_y
 ) -> tuple[IterDomain, list[IterDomain]]:  # fmt: skip
-    """Give each of `count` blocks a part of `loop`; return what is left of the loop and the axis bound to blocks."""
+    """Divide `loop` among `count` blocks; return the remaining loop and the axis bound to blocks."""
     if count == 1:
         return loop, []
     blocks, loop = split_axis(reference, loop, count, False)
@@ -192,7 +191,7 @@ def _share(
 def columns_and_rest(
     reference: TensorView, analysis: RowAnalysis, vector_elems: int, overlaps: bool = False
 ) -> tuple[IterDomain, IterDomain, IterDomain]:  # fmt: skip
-    """Bring a reduction across memory into the form [columns, reduced, vector], each one axis; return them. overlaps: of the vectors, see `Split`."""
+    """Transform a reduction across memory to [columns, reduced, vector], each one axis; return them. overlaps: of the vectors, see `Split`."""
     shape = analysis.shape
     arrange(reference, class_order(reference, shape, analysis.axes))
     loop = reference.get_loop_domain()
@@ -213,9 +212,8 @@ def schedule_outer(
     reference: TensorView, analysis: RowAnalysis, params: Any, *, grid_split: int = 1, unswitch: bool = False, is_cluster: bool = False,
     overlaps: bool = False,
 ) -> tuple[list[IterDomain], int]:  # fmt: skip
-    """Transform and bind a reduction across memory; return its serial axes and how many axes stand left of the unrolled loads.
-
-    params: vector_elems, bdimx, bdimy and unroll as in ReductionParams, as are the keywords.
+    """Transform and bind a reduction across memory; return its serial axes and the number of axes outside of the unrolled loads. params: vector_elems, bdimx,
+    bdimy and unroll as in ReductionParams, as are the keywords.
     """
     columns, rest, vector = columns_and_rest(reference, analysis, params.vector_elems, overlaps)
     blocks, threads_x = split_axis(reference, columns, params.bdimx)

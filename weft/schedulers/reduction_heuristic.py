@@ -32,26 +32,27 @@ from .limits import NEAR, SHOWN, UNROLLS
 
 MOST_SHIFTED_UNROLL = 1
 ROUNDS_OF_BLOCKS = (1, 2, 4, 8)
-"""Blocks of a multiprocessor among which rows or columns are shared."""
+"""Blocks per multiprocessor among which rows or columns are divided."""
 INNER_THREADS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 MOST_LONE_VECTORS = 16
-"""Of a thread whose row has less than a warp."""
+"""The most vectors of a thread if its row has less than a warp."""
 BLOCK_THREADS = (128, 256, 512)
 RUN_THREADS = (32, 64, 128, 256)
 """Threads along the inner run of "3d"; the last is the block's, too."""
 OUTER_THREADS_X = (1, 2, 4, 8, 16, 32, 64, 128)
 LEAST_WIDTH = 8
-"""Vectors that blocks of columns read of a row, at least, where rows are not shorter."""
+"""Vectors of a row that a block of columns reads, at least, if rows are that long."""
 MOST_CLUSTER = 2
 NEAR_CHEAP = 0.05
-"""Instead of `NEAR` for rows, where what is predicted decides: for those with little arithmetic: memory is what they wait for, and hides more of the rest
-than the model says. Read off 64 cases of an H200 and 16 of an H100, with `ROW_TAIL`: what decided among rows predicted within 1 % lost more than it gained."""
+"""Predictions this close count as equal for rows with little arithmetic, which wait for memory; memory then hides more of the rest than the model says. For
+other rows the prediction alone decides. Read off 64 cases of an H200 and 16 of an H100, with `ROW_TAIL`: criteria for rows predicted within 1 % of each other
+lost more than they gained."""
 CHEAP_INSTRUCTIONS = 3
-"""Of an element, for each input."""
+"""Instructions per element and input, up to which a reduction counts as cheap."""
 SHIFTED_ELEMS = 4
-"""Columns of a thread where vectors begin at any element: three words of 32 bits for four elements of 16."""
+"""Columns per thread if vectors begin at any element: three words of 32 bits for four elements of 16."""
 MOST_NARROW_COLUMNS = 8
-"""Of a thread, for columns of 4 bits: each has a sum of its own, which the block and the grid fold."""
+"""The most columns of 4 bits per thread: each has a separate sum, which the block and the grid reduce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,9 @@ class ReductionParams:
 
     kind: "inner", "outer" or "3d". vector_elems: along the innermost loop, reduced or not. unroll: loads issued before the first is used.
     bdimx, bdimy, bdimz: threads, see the module. grid_split: blocks that share a row or column, 1: none.
-    is_phased: vectors are aligned in memory although rows are not ("inner" only), or only end inside of one (is_tailed).
+    is_phased: vectors are aligned in memory although rows are not ("inner" only); is_tailed: rows begin aligned but end inside a vector.
     is_cluster: the grid_split blocks are a cluster ("outer" only).
-    unswitch: the serial loop tests the bounds of all unrolled loads at once.
+    unswitch: the serial loop has one test for the bounds of all unrolled loads.
     overlaps: vectors begin at any element, and the last one of the columns repeats some of the one before ("outer" only).
     single_reads: names of inputs that are read element by element. access_bits: of the widest access to global memory.
     """
@@ -90,7 +91,7 @@ class ReductionParams:
 
     @property
     def rows_per_block(self) -> int:
-        """Results of one block: rows, or columns when the reduction is an outer one."""
+        """Results per block: rows, or columns for an outer reduction."""
         return self.bdimx * self.vector_elems if self.kind == "outer" else self.bdimy
 
     @property
@@ -105,7 +106,8 @@ COLUMN_CRITERIA = (f"predicted time (to {NEAR:.0%})", "no grid reduction", "fewe
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to run the reduction; `time_ns` as the model predicts it, `fraction` of the roof. blocks: of the grid; blocks_per_sm: that are resident."""
+    """One way to run the reduction; `time_ns` is predicted by the model, `fraction` relative to memory bandwidth. blocks: of the grid; blocks_per_sm: resident
+    ones."""
 
     params: ReductionParams
     time_ns: float
@@ -122,7 +124,7 @@ class Candidate:
 
 
 def choose(facts: ReductionFacts, arch: Arch) -> ReductionParams:
-    """Return the params of a reduction. Any facts give legal params."""
+    """Return the params of a reduction. All facts give valid params."""
     return choose_with_trace(facts, arch)[0]
 
 
@@ -133,11 +135,11 @@ def choose_with_trace(facts: ReductionFacts, arch: Arch) -> tuple[ReductionParam
 
 
 TUNED = 60
-"""Candidates among which tuning finds some of every way."""
+"""Number of candidates from which tuning selects some of every way."""
 
 
 def candidates(facts: ReductionFacts, arch: Arch) -> list[tuple[str, ReductionParams]]:
-    """Return (way, params) to time, the choice first: rows or columns in one block, shared through memory, and in clusters."""
+    """Return (way, params) to time, the choice first: rows or columns in one block, divided among blocks of the grid, and among those of a cluster."""
     found = [c.params for c in Candidates(facts, arch).ranked(TUNED)]
     return [(f"{p.kind}, {'cluster' if p.is_cluster else 'one block' if p.grid_split == 1 else 'several blocks'}", p) for p in found]
 
@@ -159,7 +161,7 @@ class Candidates:
 
     def __init__(self, facts: ReductionFacts, arch: Arch) -> None:
         self.facts, self.arch = facts, arch
-        self.registers_of, self.column_registers_of = remembered(self.registers), remembered(self.column_registers)  # candidates have few block sizes
+        self.registers_of, self.column_registers_of = remembered(self.registers), remembered(self.column_registers)  # candidates have few different block sizes
         self.unrolls_of = remembered(self._unrolls)
         self.is_phased, self.vector = vectors_along_rows(facts)
         if not facts.is_inner and facts.max_dtype_bits < 8:
@@ -198,7 +200,7 @@ class Candidates:
         return NEAR_CHEAP if facts.dimensions == 2 and is_cheap and is_full else 0.0
 
     def _later(self, shape: _Shape) -> tuple[Any, ...]:
-        """What decides between kernels that are predicted alike: the criteria above, behind the first."""
+        """The criteria above after the first one, for kernels with equal predictions."""
         is_3d, unroll, bdimx, bdimy, bdimz, split, _, _ = shape
         loads = abs(unroll.bit_length() - 2)
         if not self.facts.is_inner:
@@ -220,7 +222,7 @@ class Candidates:
         )  # fmt: skip
 
     def vectors(self, bdimx: int, bdimy: int, bdimz: int, split: int, *, is_3d: bool = False) -> int:
-        """Return the vectors of a thread; with "3d" those along the inner run."""
+        """Return the vectors per thread; with "3d" those along the inner run."""
         facts = self.facts
         if not facts.is_inner:
             return ceil_div(ceil_div(facts.reduction_elems, split), bdimy)
@@ -229,8 +231,8 @@ class Candidates:
         return ceil_div(ceil_div(row_vectors(facts.reduction_elems, self.vector, self.is_phased), split), bdimx)
 
     def unrolls(self, vectors: int) -> list[int]:
-        """Return the loads before the first use that are tried, for a thread that has so many vectors."""
-        return self.unrolls_of(min(vectors, UNROLLS[-1] + 1))  # more vectors than that are alike
+        """Return the unroll factors to try for a thread with so many vectors."""
+        return self.unrolls_of(min(vectors, UNROLLS[-1] + 1))  # more vectors than that make no difference
 
     def _unrolls(self, vectors: int) -> list[int]:
         most = MOST_SHIFTED_UNROLL if self.overlaps else UNROLLS[-1]
@@ -241,16 +243,15 @@ class Candidates:
         return min(self.arch.max_registers_per_thread, self.arch.registers_per_thread(max(threads, self.arch.max_threads_per_sm // 2)))
 
     def column_registers(self, threads: int, unroll: int) -> int:
-        """The same for columns, whose loads must all have registers: a tight limit makes the compiler issue one after the other. Twice as many, too, where
-        what a thread holds for its columns leaves none for loads."""
+        """The same for columns, whose loads must all have registers: with a tight limit the compiler issues them one after the other. Also twice as many, if
+        the values that a thread keeps for its columns leave none for loads."""
         usual = self.registers_of(threads)
         is_held = self.facts.column_inputs and needed_registers(self.facts, unroll * self.loaded_registers, self.vector, is_outer=True) > usual
         return max(usual, min(2 * usual, self.arch.registers_per_thread(threads))) if unroll == UNROLLS[-1] or is_held else usual
 
     def splits(self, blocks: int, most: int, threads: int) -> Iterator[int]:
-        """Ways to share a row among blocks: 1, and as many as give each multiprocessor a few blocks, all of which run at the same time.
-
-        Only 1 where results meet: another block may be the last for each of them.
+        """Numbers of blocks among which a row is divided: 1, and as many as give each multiprocessor a few blocks, all of which run at the same time. Only 1 if
+        results meet, because a different block may be the last for each of them.
         """
         yield 1
         most = min(most, self.arch.sm_count * ROUNDS_OF_BLOCKS[-1] // max(1, blocks))
@@ -288,7 +289,7 @@ class Candidates:
             yield from self._inner_3d()
 
     def _inner_3d(self) -> Iterator[_Shape]:
-        """Threads along x stay within the inner run, so no index is divided."""
+        """Yield candidates whose threads along x stay within the inner run, so that no index is divided."""
         facts = self.facts
         outer = facts.runs[0][1]
         row = ceil_div(facts.inner_run_elems, self.vector)
@@ -313,13 +314,13 @@ class Candidates:
                     for unroll in self.unrolls(self.vectors(bdimx, bdimy, 1, split)):
                         yield False, unroll, bdimx, bdimy, 1, split, False, self.column_registers_of(threads, unroll)
                 split = MOST_CLUSTER
-                # each block of a cluster gets its part of the columns from as many threads as there are blocks
+                # each block of a cluster combines its part of the columns from as many threads as there are blocks
                 if split <= min(most, bdimy, arch.max_cluster_blocks) and columns * split <= arch.sm_count:
                     for unroll in self.unrolls(self.vectors(bdimx, bdimy, 1, split)):
                         yield False, unroll, bdimx, bdimy, 1, split, True, self.column_registers_of(threads, unroll)
 
     def fitting(self, bdimx: int, bdimy: int) -> int:
-        """Return as many of the threads along y as have shared memory to fold all results of the kernel in."""
+        """Return the largest number of threads along y, up to bdimy, whose partial results fit shared memory."""
         while bdimy > 1 and tree_workspace_bytes(bdimx * bdimy, self.vector, self.facts.accumulator_bits) > self.arch.shared_per_block_optin_bytes:
             bdimy //= 2
         return bdimy

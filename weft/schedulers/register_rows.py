@@ -23,53 +23,55 @@ NARROW_CAPABILITY = (9, 0)
 """A step of registers for conversions to 8 and 4 bits before Hopper, which has minima of three and packs in one instruction, and for the second half of a
 vector of 16 beside exponentials."""
 BLOCKS_OF_4_BITS = 3
-"""So many such steps for 4 bits with a scale per block, which are encoded together."""
+"""Number of such steps for 4 bits with a scale per block, because the elements are encoded together."""
 OPERAND_REGISTERS = MAX_VECTOR_BITS // 32
-"""For the vector of each weight."""
+"""Registers for a vector of each weight."""
 USUAL_TENSORS = 2
-"""Tensors with rows that THREAD_REGISTERS count; each one more has an address (add + RMS norm spills with 48 registers, and not with 56)."""
+"""Number of tensors with rows that THREAD_REGISTERS include; each further one needs an address (add + RMS norm spills with 48 registers, and not with 56)."""
 RANDOM_REGISTERS = REGISTER_STEP
-"""For the state of Philox where all rows are in work at once; otherwise none for types of 16 bits, and twice as many, without slack, for those of 32."""
+"""Registers for the state of Philox if all rows are resident at once; otherwise none for types of 16 bits, and twice as many, without slack, for types of
+32."""
 WIDE_REGISTERS = THREAD_REGISTERS + LOOP_REGISTERS
-"""Beside the row for types of 32 bits, and what the limit lies above that: a tight limit makes the compiler load one vector after the other, without a spill
-to show for it. Not so for THREAD_REGISTERS and less of a row that waits at two barriers, without exponentials."""
+"""Registers besides the row for types of 32 bits, and the slack of the limit: with a tight limit the compiler loads one vector after the other, without a
+visible spill. Not needed for rows of up to THREAD_REGISTERS with two barriers and without exponentials."""
 MIN_REGISTERS = 32
-"""2048 threads of a multiprocessor can have as many."""
+"""Registers per thread with 2048 threads per multiprocessor."""
 FEW_BATCHES = 4
-"""16-byte vectors of a thread, where the row and its reductions allow it: four loads per tensor. MANY_BATCHES for rows of more than 256 threads that wait at
-two barriers or more."""
+"""16-byte vectors per thread, if the row and its reductions allow it: four loads per tensor. MANY_BATCHES for rows of more than 256 threads with two barriers
+or more."""
 MOST_NARROW = 4
-"""Narrower vectors are taken in as many bytes, up to this many times the batches."""
+"""Narrower vectors get more batches, for the same bytes, up to this factor."""
 FEW_BATCHES_BYTES = FULL_BLOCK_THREADS // 2 * FEW_BATCHES * MAX_VECTOR_BITS // 8
-"""Bytes of a tensor's row up to which two barriers are not worth longer threads."""
+"""Bytes of a tensor's row up to which two barriers do not justify more vectors per thread."""
 MANY_BYTES_PER_THREAD = 192
-"""Of a tensor, beyond which more batches are tried only when the row needs them (nvFuser stops at 10 to 12 vectors)."""
+"""Bytes of a tensor per thread above which more batches are tried only if the row needs them (nvFuser stops at 10 to 12 vectors)."""
 MAX_ELEMS_PER_THREAD = 256
-"""Straight-line code of one thread; beyond that compile time and instruction cache suffer."""
+"""Elements per thread in straight-line code; with more, compile time and instruction cache misses increase."""
 OTHER_BATCHES_LOSS = 0.06
-"""What each doubling away from the wanted batches costs; idle lanes cost their part."""
+"""Loss of the score per doubling away from the wanted batches; idle lanes cost their fraction."""
 FEWER_CLUSTER_BATCHES_LOSS = 0.15
-"""The same for each halving in a cluster."""
+"""The same per halving in a cluster."""
 FULL_BLOCK_WARPS = 32
-"""Of a single block, from which it loses nothing with one barrier per row."""
+"""Warps of a single resident block from which it loses nothing with one barrier per row."""
 FEW_WARPS_LOSS = 0.1
 RECOMPUTED_EXP_LOSS = 0.07
-"""What computing exponentials of full accuracy again costs where keeping them is possible."""
+"""Loss of the score for recomputing full-accuracy exponentials although they could be kept."""
 SMALL_BLOCK_THREADS = 64
 NARROW_BLOCK_THREADS = 256
 SHORT_ROW_BYTES = 512
 """Threads to which rows in one warp are gathered in a block; the second for rows that give a lane one 16-byte vector or less."""
 FEW_LANES = 8
-"""Fewer lanes than these hold a row only when they hold all of it at once: pieces of many rows in one access are not contiguous. An estimate."""
+"""Fewer lanes than this hold a row only if they hold all of it at once, because an access to pieces of many rows is not contiguous. An estimate."""
 
 # Few rows.
 MOST_ROWS_AT_ONCE, MANY_ROWS_AT_ONCE = 8, 4
-"""Rows per multiprocessor; more than the second only where registers hold the weights, too."""
+"""Rows per multiprocessor; more than the second only if registers hold the weights, too."""
 MOST_THREADS_AT_ONCE, CLUSTER_THREADS_AT_ONCE = FULL_BLOCK_THREADS, FULL_BLOCK_THREADS // 2
 """Of a block: softmax of 512 float32 rows of 4096 9.5 in 256 threads, 9.8 in 1024; of one bf16 row of 16K in eight blocks 5.6 in 128 and 6.3 in 256, of one
 float32 row of 32K 6.2 in 256 and 6.5 in 512."""
 LEAST_CLUSTER_VECTORS, LEAST_SHARE_VECTORS, LONG_ROW_VECTORS = 1024, 256, 4096
-"""Vectors of a row from which it is spread over a cluster, of each of its blocks, and of a row from which two blocks may share a multiprocessor."""
+"""Vectors of a row from which it is spread over a cluster; least vectors of each of its blocks; vectors of a row from which two blocks may share a
+multiprocessor."""
 
 # Rows in the registers of a cluster.
 ONE_BLOCK_BYTES = 64 * 1024
@@ -77,13 +79,13 @@ SHORT_BLOCK_BYTES = ONE_BLOCK_BYTES // 2
 """Bytes of a tensor's row from which a cluster is better than one block (1024 threads of 4 vectors, or 512 of 8). The second for rows with exponentials
 between two barriers."""
 LONG_CLUSTER_REGISTERS = WIDE_REGISTERS
-"""Registers beside those that keep a thread's part of the row in a cluster, where these are more than so many."""
+"""Registers besides those for a thread's part of the row in a cluster, if that part takes more than this."""
 BUSY_REGISTERS = 32
-"""Beside the row where a thread has more under way: the loop over rows of specialized warps, weights in shared memory and two barriers, rows of several inputs
-of 32 bits in a cluster. With 24 the compiler does not spill: it issues two of eight loads, and waits for them before the next (machine code
+"""Registers besides the row if a thread has more in flight: the loop over rows of specialized warps, weights in shared memory and two barriers, rows of several
+inputs of 32 bits in a cluster. With 24 the compiler does not spill: it issues two of eight loads, and waits for them before the next (machine code
 for sm_90a). One H200, softmax backward of 800 x 60000 float32 in clusters of eight: 1.00 of a copy instead of 0.80."""
 CLUSTER_SHARE_BYTES = SHORT_BLOCK_BYTES
-"""Bytes of each block of a cluster, more where the largest cluster is not large enough."""
+"""Bytes of a row in each block of a cluster; more if the largest cluster is not large enough."""
 CLUSTER_BLOCK_THREADS = (128, 512)
 """Fewest and most threads of a block of a cluster."""
 MAX_CLUSTER_ELEMS_PER_THREAD = MAX_ELEMS_PER_THREAD // 2
@@ -91,9 +93,8 @@ MAX_CLUSTER_ELEMS_PER_THREAD = MAX_ELEMS_PER_THREAD // 2
 
 @dataclasses.dataclass(frozen=True)
 class Early:
-    """How weights are on their way together with the row. weights: as in the params. registers: of a thread. batches: vectors of a thread that are wanted.
-
-    gain: of the score over late weights.
+    """How weights are loaded together with the row. weights: as in the params. registers: per thread. batches: wanted vectors per thread. gain: in the score
+    over late weights.
     """
 
     weights: str
@@ -103,7 +104,7 @@ class Early:
 
 
 class RegisterRows(RowsOf):
-    """Candidates of one set of facts. word_registers: of a thread, for weights that are read word by word behind two barriers."""
+    """Candidates of one set of facts. word_registers: registers per thread for weights that are read word by word after two barriers."""
 
     def __init__(self, facts: PersistentFacts, arch: Arch) -> None:
         super().__init__(facts, arch)
@@ -117,7 +118,7 @@ class RegisterRows(RowsOf):
 
     # ---- in the registers of a block
     def candidates(self) -> Iterator[Candidate]:
-        """Rows of every number of batches in one block; those of two reduced runs also with threads along the outer one."""
+        """Yield candidates with rows in one block, for every number of batches; rows of two reduced runs also with threads along the outer one."""
         facts = self.facts
         has_outer_run = facts.dimensions == 3 and facts.outer_run_elems > 1
         for projected, bits in self.projections():
@@ -128,11 +129,12 @@ class RegisterRows(RowsOf):
 
     # ---- all rows at once
     def at_once(self) -> Candidate | None:
-        """The candidate for so few rows that all are in work at once: nothing hides a row's latency, so its chain of operations is what counts."""
+        """Return the candidate for so few rows that all are resident at once: nothing hides the latency of a row, so the length of its dependency chain
+        decides."""
         facts, arch = self.facts, self.arch
         blocks = self.cluster_at_once()
         share = ceil_div(self.row_vectors, blocks)
-        resident = next_power_of_two(ceil_div(facts.iteration_elems * blocks, arch.sm_count))  # so that not every number of rows has a kernel of its own
+        resident = next_power_of_two(ceil_div(facts.iteration_elems * blocks, arch.sm_count))  # so that not every number of rows gets a separate kernel
         most_bytes = ONE_BLOCK_BYTES if self.is_random_wide and blocks == 1 else self.one_block_bytes
         is_kept = facts.dimensions == 2 and ceil_div(facts.reduction_elems, blocks) * facts.max_dtype_bits <= most_bytes * 8
         if resident > MOST_ROWS_AT_ONCE or not is_kept or self.row_vectors <= FEW_BATCHES * arch.warp_threads:
@@ -148,9 +150,10 @@ class RegisterRows(RowsOf):
         return None
 
     def batches_at_once(self, share: int, is_cluster: bool) -> range:
-        """Vectors of a thread for `share` of them in a block. In a cluster, where every warp hands its results to every block, fewer warps are better.
+        """Vectors per thread for `share` vectors in a block. In a cluster fewer warps are better, because every warp sends its results to every block.
 
-        One H200: layer norm of 512 x 16384 bf16 16.0 us with eight, all at once, 16.4 with weights in shared memory, which let three blocks in instead of four.
+        One H200: layer norm of 512 x 16384 bf16 16.0 us with eight, all at once, 16.4 with weights in shared memory, with which three blocks are resident
+        instead of four.
         """
         if is_cluster:
             wanted = ceil_div(share, CLUSTER_THREADS_AT_ONCE)
@@ -160,7 +163,7 @@ class RegisterRows(RowsOf):
         return range(ceil_div(share, self.arch.max_threads_per_block if is_large else MOST_THREADS_AT_ONCE), most + 1)
 
     def cluster_at_once(self) -> int:
-        """Blocks that share a row where rows are too few for all multiprocessors: as many as have something to do."""
+        """Number of blocks that share a row if there are fewer rows than multiprocessors: as many as have work."""
         if self.row_vectors < LEAST_CLUSTER_VECTORS:
             return 1
         loaded = self.row_vectors * max(1, self.facts.vectorizable_inputs) if not self.facts.has_rng else self.row_vectors
@@ -171,9 +174,8 @@ class RegisterRows(RowsOf):
         return 1 if blocks == 2 and self.is_random_wide and self.row_vectors <= FEW_BATCHES * self.arch.max_threads_per_block else blocks
 
     def with_limit(self, found: Candidate, limit: int) -> Candidate:
-        """The candidate with up to `limit` registers, and its weights loaded first when these hold them.
-
-        Else they are late: in shared memory they gain nothing (one H200: dropout + layer norm of 512 x 4096 float32 13.2 us for 12.8, layer norm 9.2 for 9.2).
+        """Return the candidate with up to `limit` registers, and its weights loaded first if the registers can hold them. Otherwise they are loaded late,
+        because in shared memory they gain nothing (one H200: dropout + layer norm of 512 x 4096 float32 13.2 us instead of 12.8, layer norm 9.2 and 9.2).
         """
         p, facts = found.params, self.facts
         weights = self.weight_registers(p.batches)
@@ -183,14 +185,14 @@ class RegisterRows(RowsOf):
         return dataclasses.replace(found, params=dataclasses.replace(p, max_registers=limit, weights="registers" if is_first else "late"))
 
     def held_at_once(self, found: Candidate) -> int:
-        """Registers of a thread: what it holds of the row and what is beside."""
+        """Registers per thread: for its part of the row and besides it."""
         facts = self.facts
         beside = WIDE_REGISTERS if self.is_wide else THREAD_REGISTERS
         operands = OPERAND_REGISTERS * facts.broadcast_operands if found.params.batches > 1 and not self.is_wide else 0
         return self.data_registers(found) + beside + operands
 
     def data_registers(self, found: Candidate) -> int:
-        """Registers of a thread for its part of the row, or of all inputs when that is more, and for random numbers."""
+        """Registers per thread for its part of the row, or of all inputs if that is more, and for random numbers."""
         return max(found.kept_registers, self.loaded_registers(found.params.batches)) + RANDOM_REGISTERS * self.facts.has_rng
 
     def batch_range(self, vectors: int) -> Iterator[int]:
@@ -201,11 +203,11 @@ class RegisterRows(RowsOf):
         return (b for b in range(fewest, most + 1) if b == fewest or b <= 12 or b % 4 == 0)
 
     def in_registers(self, projected: bool, bits: float, batches: int) -> Iterator[Candidate]:
-        """A row in the threads of one block, if it has so many."""
+        """Yield candidates with a row in the threads of one block, if it has enough."""
         arch = self.arch
         threads = round_up(ceil_div(self.row_vectors, batches), self.block_lanes)
         bdimx = None
-        if threads <= arch.warp_threads // 2:  # rows shorter than a warp share one: lanes in powers of two, for shuffles
+        if threads <= arch.warp_threads // 2:  # rows shorter than a warp share one warp, with a power of two of lanes each, for shuffles
             padded = bdimx = max(next_power_of_two(threads), 2 * self.vector * self.is_phased)
             if padded < FEW_LANES and batches > 1:
                 return
@@ -215,7 +217,7 @@ class RegisterRows(RowsOf):
             yield from self.with_threads("2d", projected, bits, batches, padded, bdimx, 1, 1)
 
     def in_registers_3d(self, projected: bool, bits: float) -> Iterator[Candidate]:
-        """Threads along x stay within the inner run, so that no index is divided; only where that wastes few lanes."""
+        """Yield candidates whose threads along x stay within the inner run, so that no index is divided; only if that wastes few lanes."""
         arch, facts = self.arch, self.facts
         inner, outer = ceil_div(facts.inner_run_elems, self.vector), facts.outer_run_elems
         most = arch.max_threads_per_block
@@ -232,7 +234,7 @@ class RegisterRows(RowsOf):
         self, kind: str, projected: bool, bits: float, batches: int, padded: int, bdimx: int | None, bdimz: int, outer_batches: int, cluster_blocks: int = 1,
         early: Early | None = None,
     ) -> Iterator[Candidate]:  # fmt: skip
-        """The candidate with as few registers as the kept row needs, when a block fits with them."""
+        """Return the candidate with as few registers as the kept row needs, if a block fits with them."""
         arch, facts = self.arch, self.facts
         row_threads = padded * bdimz
         is_warp_row = row_threads <= arch.warp_threads
@@ -254,7 +256,7 @@ class RegisterRows(RowsOf):
         params = PersistentParams(
             kind=kind, storage="register", project_to_inputs=projected, vector_elems=self.vector, batches=batches, unroll=1, bdimx=bdimx,
             pad_to_warp=bdimx is None, rows_per_block=rows, row_unroll=1, bdimz=bdimz, outer_batches=outer_batches, is_warp_only=is_warp_row,
-            max_registers=min(limit, arch.registers_per_thread(block)),  # with more, the block could not be launched
+            max_registers=min(limit, arch.registers_per_thread(block)),  # with more registers the block could not be launched
             cluster_blocks=cluster_blocks, is_phased=self.is_phased, weights="late" if early is None else early.weights, block_lanes=self.block_lanes,
             still_axes=facts.still_axes, is_tailed=self.is_phased and facts.is_tailed,
         )  # fmt: skip
@@ -268,7 +270,7 @@ class RegisterRows(RowsOf):
         yield Candidate(params, score, lanes, block, kept, blocks, resident * warps, in_flight, weights_bytes, grid / (arch.sm_count * blocks))
 
     def registers(self, kept: int, is_warp_row: bool) -> tuple[int, int]:
-        """Return (registers that a thread is expected to use, limit for the compiler) with `kept` registers of the row."""
+        """Return (expected registers per thread, limit for the compiler) with `kept` registers of the row."""
         facts = self.facts
         if not self.is_wide:
             beside = self.overhead + THREAD_REGISTERS * is_warp_row
@@ -279,7 +281,7 @@ class RegisterRows(RowsOf):
         return wanted, wanted + WIDE_REGISTERS * (not is_tight)
 
     def narrow_registers(self) -> int:
-        """Beside rows that become 8 or 4 bits."""
+        """Registers besides rows that are converted to 8 or 4 bits."""
         if self.facts.min_dtype_bits > 8:
             return 0
         is_old = self.arch.compute_capability < NARROW_CAPABILITY
@@ -287,7 +289,7 @@ class RegisterRows(RowsOf):
         return REGISTER_STEP * (is_old + (self.facts.has_exp and self.vector > 8) + BLOCKS_OF_4_BITS * are_blocks)
 
     def sum_registers(self, kept: int) -> int:
-        """Beside a row made of several inputs of 16 bits that waits at two barriers: a part of it stands in both types between them.
+        """Registers besides a row computed from several inputs of 16 bits with two barriers: between them a part of it is kept in both types.
 
         Source: ptxas for sm_90a, add + RMS norm + FP8 per row of 4096: 83 registers with 32 kept and 16 of weights, 51 with 16 and 8; with 64 and 48 the
         first spills 56 bytes, which made it 0.85 of a copy on an H200.
@@ -296,10 +298,10 @@ class RegisterRows(RowsOf):
         return kept // 2 if self.levels > 1 and facts.vectorizable_inputs > 1 and not self.is_wide and not facts.has_rng else 0
 
     def cluster_registers(self, kept: int, loaded: int) -> int:
-        """The same for a thread of a cluster, whose inputs take `loaded` registers when they arrive."""
+        """The same for a thread of a cluster, whose inputs take `loaded` registers after loading."""
         held = max(kept, loaded)
         is_long = held > LONG_CLUSTER_REGISTERS
-        beside = THREAD_REGISTERS + self.word_registers  # more blocks are worth more than a register or two of the weights
+        beside = THREAD_REGISTERS + self.word_registers  # more resident blocks are worth more than a register or two for weights
         if is_long:
             operands = OPERAND_REGISTERS * self.facts.broadcast_operands * (self.is_wide or self.levels == 1)
             beside = LONG_CLUSTER_REGISTERS + operands + REGISTER_STEP * self.is_phased
@@ -312,7 +314,7 @@ class RegisterRows(RowsOf):
         return math.ceil(self.vector * bits / 32) * vectors
 
     def loaded_registers(self, vectors: int) -> int:
-        """Registers that `vectors` vectors of all inputs take when they arrive."""
+        """Registers that `vectors` vectors of all inputs take after loading."""
         return ceil_div(self.vector * vectors * (self.facts.input_bits - self.facts.late_input_bits), 32)
 
     def weight_registers(self, vectors: int) -> int:
@@ -320,7 +322,8 @@ class RegisterRows(RowsOf):
         return ceil_div(self.vector * vectors * self.facts.broadcast_operand_bits, 32)
 
     def rows_per_block(self, row_threads: int) -> int:
-        """Rows side by side: enough for a small block, fewer when the chip would lack blocks; never a block below a warp when there are rows for one."""
+        """Rows side by side in a block: enough for a small block, fewer if the chip would have too few blocks; never less than a warp if there are enough
+        rows."""
         arch, facts = self.arch, self.facts
         is_short = facts.reduction_elems * facts.max_dtype_bits <= SHORT_ROW_BYTES * 8
         rows = max(1, (NARROW_BLOCK_THREADS if is_short else SMALL_BLOCK_THREADS) // row_threads)
@@ -330,11 +333,12 @@ class RegisterRows(RowsOf):
         return rows
 
     def wanted_batches(self, share_vectors: int, is_cluster: bool) -> int:
-        """Vectors of a thread for `share_vectors` of a row in one block: the row in one warp, else few batches, or many where barriers are dear.
+        """Wanted vectors per thread for `share_vectors` of a row in one block: as many as put the row in one warp, else few batches, or many if barriers are
+        expensive.
 
         Source for clusters: rows of 128K: layer norm bf16 0.83 with 8 (with 4 it spills, or is 0.81), float32 0.78 with 4 (0.74 with 8); softmax bf16,
-        recomputed, 0.94 with 8 (0.93 with 4). Rows that begin anywhere read their weights word by word, which more warps hide better: one H100, layer norm
-        bf16 3197x10007 0.97 with 4 and 0.91 with 8, 200x40009 0.88 and 0.81, 400x50021 0.82 and 0.78.
+        recomputed, 0.94 with 8 (0.93 with 4). Rows that begin anywhere read their weights word by word, a latency that more warps hide better: one H100, layer
+        norm bf16 3197x10007 0.97 with 4 and 0.91 with 8, 200x40009 0.88 and 0.81, 400x50021 0.82 and 0.78.
         """
         facts = self.facts
         narrow = min(MOST_NARROW, self.full_vectors())
@@ -350,9 +354,8 @@ class RegisterRows(RowsOf):
         return narrow * FEW_BATCHES if is_few else min(narrow * MANY_BATCHES, MOST_NARROW * FEW_BATCHES)
 
     def score(self, params: PersistentParams, vectors: int, lanes: float, warps: int, blocks: int, early: Early | None) -> float:
-        """Order of the candidates in registers: lanes that hold data, less what the measured losses say.
-
-        Lanes count in sixteenths, so that neighbouring row lengths share a kernel.
+        """Score of a candidate in registers: the fraction of lanes that hold data, minus the measured losses. Lanes count in sixteenths, so that similar row
+        lengths share a kernel.
         """
         is_cluster = params.cluster_blocks > 1
         wanted = early.batches if early is not None else self.wanted_batches(ceil_div(self.row_vectors, params.cluster_blocks), is_cluster)
@@ -365,7 +368,7 @@ class RegisterRows(RowsOf):
 
     # ---- in the registers of a cluster
     def cluster_candidates(self) -> Iterator[Candidate]:
-        """Rows too long for the registers of one block, spread over the blocks of a cluster."""
+        """Yield candidates for rows that are too long for the registers of one block, spread over the blocks of a cluster."""
         row_bytes = self.row_vectors * self.vector * self.facts.max_dtype_bits // 8
         blocks = min(next_power_of_two(ceil_div(row_bytes, CLUSTER_SHARE_BYTES)), self.arch.max_cluster_blocks)
         if blocks == 1:
@@ -377,7 +380,7 @@ class RegisterRows(RowsOf):
                 yield from (c for c in self.in_cluster(projected, bits, batches, blocks) if c.threads_per_block >= CLUSTER_BLOCK_THREADS[0])
 
     def in_cluster(self, projected: bool, bits: float, batches: int, blocks: int, early: Early | None = None) -> Iterator[Candidate]:
-        """A row in so many blocks of a cluster (or in one), of up to 512 threads each."""
+        """Yield candidates with a row in so many blocks of a cluster (or in one), of up to 512 threads each."""
         padded = round_up(ceil_div(share_of(self.row_vectors, blocks), batches), self.arch.warp_threads)
         if SHARE_MULTIPLE % self.block_lanes and blocks > 1:
             return

@@ -37,16 +37,14 @@ from .persistent_params import Candidate
 from .arithmetic import ceil_div
 
 L1_PART = 0.75
-"""Of what shared memory leaves of a multiprocessor's L1, the part that can hold weights: rows go through it too. An estimate."""
+"""Fraction of the L1 not used as shared memory that can hold weights, because rows go through it, too. An estimate."""
 
 
 @dataclass(frozen=True)
 class Running:
-    """How a way runs.
-
-    rows: in work at once on a multiprocessor (or parts of them). share: part of a row in one block. threads: of a row in one block. batches: vectors of each.
-    runs: of a row, that a thread has vectors of; run_threads: of a block, that share one.
-    has_weights_first: they are loaded while the row is on its way. has_bounds: each batch asks whether it exists, and shares nothing with the one before.
+    """How a way runs. rows: rows (or parts of rows) in flight per multiprocessor. share: fraction of a row in one block. threads: of a row in one block.
+    batches: vectors per thread. runs: runs of a row in which a thread has vectors; run_threads: threads of a block that share a run. has_weights_first: weights
+    are loaded while the row is in flight. has_bounds: each batch has a bounds check, and shares no instructions with the one before.
     """
 
     rows: float
@@ -65,7 +63,7 @@ class Running:
 
 
 def in_registers(candidate: Candidate) -> Running:
-    """Return how the chosen candidate for rows in registers runs."""
+    """Return the `Running` of the chosen candidate for rows in registers."""
     p = candidate.params
     rows = candidate.blocks_per_sm * p.rows_per_block
     threads = candidate.threads_per_block // p.rows_per_block
@@ -78,7 +76,7 @@ def in_registers(candidate: Candidate) -> Running:
 
 
 def by_tma(params: AsyncRowsParams, facts: PersistentFacts, arch: Arch) -> Running:
-    """Return how blocks run that load a row each."""
+    """Return the `Running` of blocks that load a row each."""
     blocks = tma_blocks_per_sm(facts, arch, params)
     registers = tma_registers(facts, arch, params)
     return Running(
@@ -88,12 +86,12 @@ def by_tma(params: AsyncRowsParams, facts: PersistentFacts, arch: Arch) -> Runni
 
 
 def specialized(params: AsyncRowsParams) -> Running:
-    """Return how the compute groups of a block run."""
+    """Return the `Running` of the compute groups of a block."""
     return Running(params.groups, 1.0, params.bdimx, params.batches, params.vector_elems, params.project_to_inputs, 0, has_bounds=params.fill == "partial")
 
 
 def predicted_registers(candidate: Candidate, facts: PersistentFacts, arch: Arch, c: Fitted = FITTED) -> float:
-    """Return the fraction of the roof for rows in registers; rows in shared memory or read again have a model of their own."""
+    """Return the predicted fraction of memory bandwidth for rows in registers; rows in shared memory or read again have a separate model."""
     if candidate.params.storage != "register":
         return candidate.score
     how = in_registers(candidate)
@@ -106,14 +104,14 @@ def predicted_registers(candidate: Candidate, facts: PersistentFacts, arch: Arch
 
 
 def predicted_tma(params: AsyncRowsParams, facts: PersistentFacts, arch: Arch, c: Fitted = FITTED) -> float:
-    """Return the fraction of the roof for a row per block, by TMA."""
+    """Return the predicted fraction of memory bandwidth for a row per block, by TMA."""
     cost = _Cost(by_tma(params, facts, arch), facts, arch, c)
     rest = arch.latencies.bulk_latency_ns + cost.chain_ns() + cost.folds_ns() + cost.weights_ns()
     return _fraction(cost.block_limits(rest), c) * balance(facts.iteration_elems, arch)
 
 
 def predicted_specialized(params: AsyncRowsParams, facts: PersistentFacts, arch: Arch, c: Fitted = FITTED) -> float:
-    """Return the fraction of the roof for specialized warps, whose weights are read once. No params are made whose kernel must spill."""
+    """Return the predicted fraction of memory bandwidth for specialized warps, which read weights once. No params are proposed whose kernel must spill."""
     cost, t = _Cost(specialized(params), facts, arch, c), arch.latencies
     rest = cost.chain_ns() + cost.folds_ns()
     in_flight = params.stages * params.groups * facts.reduction_elems * facts.input_bits / 8
@@ -138,8 +136,8 @@ class _Cost:
         self.clock = arch.clocks_per_ns
         self.warps = how.threads / arch.warp_threads
         self.levels = max(1, facts.passes - 1)
-        self.meetings = facts.reductions if facts.nested_sums else self.levels  # counted in the text of such kernels: one after the other
-        moved_bits = max(1, facts.input_bits + facts.output_bits)  # none where inputs vary over rows or columns alone and no row is stored
+        self.meetings = facts.reductions if facts.nested_sums else self.levels  # in such kernels the reductions are exchanged one after the other
+        moved_bits = max(1, facts.input_bits + facts.output_bits)  # 0 if inputs depend only on rows or only on columns and no row is stored
         self.transfer_ns = how.share * facts.reduction_elems * moved_bits / 8 / arch.share_bytes_per_ns
         again = facts.projected_bits is not None and how.is_projected
         ops = facts.instructions + (facts.recompute_instructions if again else 0)
@@ -150,18 +148,18 @@ class _Cost:
         self.mufu = how.vector * mufu * MUFU_CLOCKS / 2
 
     def chain_ns(self) -> float:
-        """Arithmetic of a row in a block alone: the chain of a warp, or the issue slots of its warps."""
+        """Arithmetic time of a row in a block that is alone: the dependency chain of a warp, or the issue slots of its warps."""
         return float(self.how.batches * (self.instructions + self.bounds + self.mufu) * alone_factor(self.warps, self.c.alone) / self.clock)
 
     def has_weights_in_l1(self) -> bool:
-        """True when the blocks of a multiprocessor find the weights of their parts of a row in L1: the first do not."""
+        """True if the blocks of a multiprocessor, except the first ones, find the weights of their parts of a row in L1."""
         if self.facts.iteration_elems <= self.how.rows * self.how.share * self.arch.sm_count:
             return False
         weights = self.facts.reduction_elems * self.facts.broadcast_operand_bits / 8 * min(1.0, self.how.share * self.how.rows)
         return weights <= L1_PART * (self.arch.shared_per_sm_bytes - self.how.shared_bytes)
 
     def weights_ns(self) -> float:
-        """Latency of the weights, which a thread loads after its row, as many vectors at once as its free registers take."""
+        """Latency of the weights, which a thread loads after its row, as many vectors at once as its free registers can hold."""
         how, facts, t = self.how, self.facts, self.arch.latencies
         if how.has_weights_first:
             return 0.0
@@ -173,7 +171,7 @@ class _Cost:
         return rounds * (t.l1_latency_clocks / self.clock if self.has_weights_in_l1() else self.c.l2 * t.l2_latency_ns)
 
     def folds_ns(self) -> float:
-        """Reductions of the row, with a barrier each where there are several warps."""
+        """Time of the row's reductions, with a barrier each if there are several warps."""
         t = self.arch.latencies
         barrier = barrier_clocks(self.warps, t) if self.warps > 1 else 0.0
         clocks = self.meetings * (fold_clocks(self.how.threads, t) + barrier)
@@ -188,6 +186,6 @@ class _Cost:
         return self.warps / SUB_PARTITIONS * slots / self.clock
 
     def block_limits(self, rest_ns: float) -> tuple[float, float, float]:
-        """Memory, issue and launch of blocks that take a row each; no more rows are in work than there are."""
+        """Bounds by memory, issue slots and block launches of blocks with a row each."""
         rows = min(self.how.rows, ceil_div(self.facts.iteration_elems * self.how.cluster_blocks, self.arch.sm_count))
         return rows * self.transfer_ns / rest_ns, self.transfer_ns / self.issue_ns(), self.transfer_ns / self.arch.latencies.block_launch_ns

@@ -30,11 +30,11 @@ NOT_JOINED = "each pass would compute positions of its own, and nothing would jo
 
 
 class Passes:
-    """The walks over a row: which expression belongs to which, and what each computes again instead of keeping."""
+    """The passes over a row: which expression belongs to which pass, and what each recomputes instead of keeping."""
 
     def __init__(self, template: Template, analysis: Any, *, is_projected: bool) -> None:
         self.template = template
-        self.again: dict[int, dict[TensorView, TensorView]] = {}  # pass -> tensor -> what that pass computes again for it, or itself
+        self.again: dict[int, dict[TensorView, TensorView]] = {}  # pass -> tensor -> its recomputed copy in that pass, or itself
         buffers = analysis.buffers
         chosen = buffers.projected if is_projected and buffers.projected is not None else buffers.buffers
         self.kept_names = {b.tensor.name for b in chosen}
@@ -58,9 +58,8 @@ class Passes:
         return self.first.get(use.outputs[0].name, 0)
 
     def separate(self, *, is_joined: bool = True) -> list[TensorView]:
-        """Let later passes compute again what is not kept; return what is kept between passes (caches of inputs, or computed tensors).
-
-        is_joined: loops of what is computed again stay those of the first pass, also where only positions and constants are read.
+        """Make later passes recompute what is not kept; return what is kept between passes (caches of inputs, or computed tensors). is_joined: the loops of
+        recomputed tensors stay those of the first pass, even if they read only positions and constants.
         """
         template = self.template
         self._separate_outer_runs()
@@ -86,7 +85,8 @@ class Passes:
         return kept
 
     def _join_again(self) -> None:
-        """Tie what a later pass computes again to the first where no tensor in memory joins their loops: both are computed from positions and constants."""
+        """Tie the recomputed tensors of a later pass to the first pass if no tensor in memory joins their loops, because both are computed from positions and
+        constants."""
         fusion = self.template.fusion
         if not any(isinstance(e, (LookupOp, IotaOp, FullOp)) for e in fusion.tensor_exprs()):
             return
@@ -99,9 +99,8 @@ class Passes:
         fusion.findings.pop(MAPS, None)
 
     def _separate_outer_runs(self) -> None:
-        """Let what a later pass computes over the outer runs of a row only load its inputs itself.
-
-        Its loops run over these, those of the whole row over all runs merged: an element is not with the same thread in both.
+        """Give values of a later pass that depend only on the outer runs of a row separate loads of their inputs. Their loops iterate the outer runs, those of
+        the row all runs merged, so an element is in different threads.
         """
         caches = [cache for source, cache in self.template.inputs if source.name in self.varying]
         varying = self.varying | {cache.name for cache in caches}
@@ -127,13 +126,13 @@ class Passes:
                     load_again(cache, later)
 
     def operands(self, kept: list[TensorView]) -> list[TensorView]:
-        """Return the loads that vary along the row and are not kept, as weights: a pass that walks in a loop loads them itself."""
+        """Return the loads that depend on the row and are not kept, such as weights: each pass that loops over the row loads them again."""
         loads = [(source.name, cache) for source, cache in self.template.inputs] + self.template.lookups
         return [load for name, load in loads if name in self.varying and load not in kept and load.uses()]
 
 
 def keep_elsewhere(kept: list[TensorView], passes: Passes, params: PersistentParams) -> tuple[list[TensorView], list[TensorView]]:
-    """Where rows are not kept in registers, give later passes their copies; return (register copies, tensors in shared memory)."""
+    """If rows are not kept in registers, give later passes their own copies; return (register copies, tensors in shared memory)."""
     copies: list[TensorView] = []
     in_shared: list[TensorView] = []
     for tensor in kept:
@@ -148,7 +147,7 @@ def keep_elsewhere(kept: list[TensorView], passes: Passes, params: PersistentPar
 
 
 def in_fewer_passes(fusion: Fusion, analysis: PersistentAnalysis) -> PersistentAnalysis:
-    """Let reductions that need each other and can be one be one, in place; return what is then known of `fusion`. For rows that each pass reads again."""
+    """Combine dependent reductions where possible, in place; return the new analysis of `fusion`. For rows that each pass reads again."""
     if not fold_online(fusion) + fold_moments(fusion):
         return analysis
     found = analyze_persistent(fusion)
@@ -158,7 +157,7 @@ def in_fewer_passes(fusion: Fusion, analysis: PersistentAnalysis) -> PersistentA
 
 
 def passes_with_moments(fusion: Fusion, analysis: PersistentAnalysis) -> int:
-    """Return how many passes there are when means and squared deviations are one reduction."""
+    """Return the number of passes if means and squared deviations are one reduction."""
     clone, _ = fusion.clone()
     if not fold_moments(clone):
         return analysis.buffers.passes
@@ -167,9 +166,8 @@ def passes_with_moments(fusion: Fusion, analysis: PersistentAnalysis) -> int:
 
 
 def loops_stay_joined(fusion: Fusion, analysis: PersistentAnalysis) -> bool:
-    """True when all reductions still run over the same axes, and outputs have these, after each pass has got reads of its own.
-
-    What is computed from no tensor, as positions, is computed again for each pass. Then nothing may be left that tells that an axis of one is that of another.
+    """True if, after each pass has its own reads, all reductions still have the same axes, and outputs have these. Values that depend on no tensor, such as
+    positions, are recomputed in each pass, and then nothing may be left that shows that axes of two passes are the same.
     """
     if not any(isinstance(e, (LookupOp, IotaOp, FullOp)) for e in fusion.tensor_exprs()):
         return True
@@ -193,13 +191,13 @@ def _joined_outputs(fusion: Fusion, reference: TensorView) -> set[tuple[int, int
 
 
 def separate_reads(passes: Passes) -> list[TensorView]:
-    """Let each pass read all of a row itself; return the register caches and results of the later reads."""
+    """Give each pass its own reads of the row; return the register caches and results of the later reads."""
     kept = passes.separate(is_joined=False)
     return [copy for tensor in lookups_first([*kept, *passes.operands(kept)]) for copy in read_again(tensor, passes)]
 
 
 def lookups_first(tensors: list[TensorView]) -> list[TensorView]:
-    """Return tensors with lookups before what they read: a copy of a lookup reads indices of its own, which are then loaded again for it."""
+    """Return tensors with lookups before the tensors that they read: a copy of a lookup has its own copy of the indices, which is then loaded again for it."""
     found = {t for t in tensors if isinstance(t.definition(), LookupOp)}
     if not found:
         return tensors
@@ -218,7 +216,7 @@ def later_uses(tensor: TensorView, passes: Passes) -> dict[int, list[Expr]]:
 
 
 def keep_in_shared(tensor: TensorView, passes: Passes) -> list[TensorView]:
-    """Store `tensor` to shared memory as it is made; later passes read it from there. Return the register copies."""
+    """Store `tensor` to shared memory when it is computed; later passes read it from there. Return the register copies."""
     later = later_uses(tensor, passes)
     if not later:
         return []
@@ -229,7 +227,7 @@ def keep_in_shared(tensor: TensorView, passes: Passes) -> list[TensorView]:
 
 
 def can_be_copied(tensor: TensorView, params: PersistentParams) -> bool:
-    """True when cp.async can bring the vectors of an input into shared memory."""
+    """True if cp.async can copy the vectors of an input into shared memory."""
     definition = tensor.definition()
     if not isinstance(definition, LoadStoreOp) or not definition.tensor_inputs[0].is_fusion_input or definition.tensor_inputs[0].name in params.single_reads:
         return False
@@ -237,7 +235,7 @@ def can_be_copied(tensor: TensorView, params: PersistentParams) -> bool:
 
 
 def copy_into_shared(cache: TensorView, passes: Passes) -> list[TensorView]:
-    """Let cp.async bring the input that `cache` holds into shared memory, from where each pass reads it. Return the register copies of later passes."""
+    """Load the input of `cache` into shared memory by cp.async; each pass reads it from there. Return the register copies of later passes."""
     later = later_uses(cache, passes)
     if not later:
         return []
@@ -249,7 +247,7 @@ def copy_into_shared(cache: TensorView, passes: Passes) -> list[TensorView]:
 
 
 def read_again(tensor: TensorView, passes: Passes) -> list[TensorView]:
-    """Let each later pass load `tensor` from global memory itself. Return the new register caches."""
+    """Give each later pass its own load of `tensor` from global memory. Return the new register caches."""
     definition = tensor.definition()
     if isinstance(definition, LookupOp):
         return [look_up_again(tensor, definition, at, uses, passes) for at, uses in later_uses(tensor, passes).items()]
@@ -259,7 +257,7 @@ def read_again(tensor: TensorView, passes: Passes) -> list[TensorView]:
 
 
 def load_again(cache: TensorView, uses: list[Expr]) -> TensorView:
-    """Let `uses` read a cache of their own of the input that `cache` holds; return it."""
+    """Give `uses` a separate cache of the input of `cache`; return it."""
     load: Expr = cache.definition()  # type: ignore[assignment]
     fusion: Fusion = cache.fusion  # type: ignore[assignment]
     (source,) = load.tensor_inputs
@@ -271,7 +269,7 @@ def load_again(cache: TensorView, uses: list[Expr]) -> TensorView:
 
 
 def look_up_again(result: TensorView, lookup: LookupOp, at: int, uses: list[Expr], passes: Passes) -> TensorView:
-    """Let `uses`, of pass `at`, read a lookup of their own at the same positions, which are computed again; return its result."""
+    """Give `uses`, of pass `at`, a separate lookup at the same, recomputed positions; return its result."""
     template = passes.template
     copy = _computed_alike(template.fusion, result)
     again = template.fusion.register(LookupOp(lookup.inputs, [copy], **lookup.attributes))

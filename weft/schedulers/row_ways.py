@@ -22,7 +22,7 @@ from .row_model import predicted_registers, predicted_specialized, predicted_tma
 Params = PersistentParams | AsyncRowsParams
 
 LEAST_PIPELINE_ROW_BYTES = 2048
-"""Of a tensor. A block has one such row, and a multiprocessor up to 32 blocks."""
+"""Bytes of a tensor's row from which pipelines are considered. A block has one such row, and a multiprocessor up to 32 blocks."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,10 @@ class Ways:
     is_crowded: bool = False
 
     def best(self, constants: Fitted) -> str:
-        """Return the way that is predicted to be fastest; rows in registers where a pipeline gains little.
-
-        is_crowded: rows are sums of several inputs of 16 bits that wait at two barriers, or become 4 bits in blocks. In registers they take so many that few
-        blocks fit: one H200, add + RMS norm + FP8 per row of 16384 x 4096 is 0.89 of a copy in registers and 0.98 by TMA, the same with dropout and layer norm
-        0.87 and 0.97, RMS norm + NVFP4 0.70 and 0.79.
+        """Return the way that is predicted to be fastest; rows in registers if a pipeline gains little. is_crowded: rows are sums of several inputs of 16 bits
+        with two barriers, or are quantized to 4 bits in blocks. Such rows need so many registers that few blocks are resident: one H200, add + RMS norm + FP8
+        per row of 16384 x 4096 is 0.89 of a copy in registers and 0.98 by TMA, the same with dropout and layer norm 0.87 and 0.97, RMS norm + NVFP4 0.70 and
+        0.79.
         """
         preference = 0.0 if self.is_crowded else constants.preference
         return max(self.params, key=lambda way: self.predict[way](constants) * (1.0 - preference * (way != "registers")))
@@ -69,10 +68,9 @@ def find_ways(facts: PersistentFacts, arch: Arch, *, is_loadable: bool) -> Ways:
 
 
 def pipeline(facts: PersistentFacts, arch: Arch, kind: str, in_registers: PersistentParams, *, at_once: bool) -> AsyncRowsParams | Decline:
-    """Return the params of a pipeline worth comparing. at_once: blocks hold all rows at once, so that none could be loaded ahead.
-
-    Of these, rows that wait at two barriers may gain by a bulk copy for each: one H200, 512 x 4096 bf16: softmax 7.5 us for 8.2, RMS norm 7.7 for 7.5,
-    dropout + layer norm, whose threads have one vector, 9.8 for 9.3; 132 x 16384 10.8 for 11.3.
+    """Return the params of a pipeline worth comparing. at_once: all rows are resident at once, so none could be loaded ahead. Even so, rows with two barriers
+    may gain by a bulk copy each: one H200, 512 x 4096 bf16: softmax 7.5 us instead of 8.2, RMS norm 7.7 instead of 7.5, dropout + layer norm, whose threads
+    have one vector, 9.8 instead of 9.3; 132 x 16384 10.8 instead of 11.3.
     """
     if facts.reduction_elems * facts.max_dtype_bits < LEAST_PIPELINE_ROW_BYTES * 8:
         return Decline(f"rows of less than {LEAST_PIPELINE_ROW_BYTES} bytes are too short to give each a block")
@@ -87,7 +85,7 @@ def pipeline(facts: PersistentFacts, arch: Arch, kind: str, in_registers: Persis
 def choose_rows(facts: PersistentFacts, arch: Arch, *, is_loadable: bool, way: str = "auto") -> tuple[Params, str]:
     """Return the params of a normalization and why.
 
-    is_loadable: rows of all inputs lie contiguously. way: the way that is asked for; where that is impossible, the params of rows in registers.
+    is_loadable: rows of all inputs lie contiguously. way: the requested way; if it is impossible, the params of rows in registers.
     """
     if way == "auto":
         ways = find_ways(facts, arch, is_loadable=is_loadable)
@@ -104,14 +102,14 @@ def choose_rows(facts: PersistentFacts, arch: Arch, *, is_loadable: bool, way: s
 
 
 def way_of(params: Params) -> str:
-    """Return the name of the way that params belong to; a block and a cluster are two."""
+    """Return the name of the way of params; a block and a cluster are two ways."""
     if isinstance(params, AsyncRowsParams):
         return params.kind
     return f"{params.storage}, {'one block' if params.cluster_blocks == 1 else 'cluster'}{', 3d' if params.kind == '3d' else ''}"
 
 
 def way_candidates(facts: PersistentFacts, arch: Arch, *, is_loadable: bool) -> list[tuple[str, Params]]:
-    """Return (way, params) to time, of each way in the order of what is predicted. is_loadable: rows of all inputs lie contiguously."""
+    """Return (way, params) to time, of each way fastest by prediction first. is_loadable: rows of all inputs lie contiguously."""
     found: list[Params] = [candidate.params for candidate in every_candidate(facts, arch)]
     if is_loadable:
         found += async_rows_candidates(facts, arch)

@@ -34,8 +34,8 @@ from ..schedule.rfactor import rfactor
 class Template:
     """A clone of a fusion being scheduled, with its caches.
 
-    inputs: (global input, register cache); lookups: (name in the analysis, result in registers) of those that read inputs at other positions;
-    outputs: (local tensor, global output). name_of: global output -> its name in the analysis, which a forked output left to the local tensor.
+    inputs: (global input, register cache); lookups: (name in the analysis, result in registers) of reads of inputs at computed positions;
+    outputs: (local tensor, global output). name_of: global output -> its name in the analysis; if the output was forked, the local tensor has that name now.
     reductions: outputs of the reduction ops.
     """
 
@@ -51,7 +51,7 @@ class Template:
 
     @property
     def loads(self) -> list[TensorView]:
-        """What is read from global memory into registers."""
+        """The tensors that are loaded from global memory into registers."""
         return [*(cache for _, cache in self.inputs), *(result for _, result in self.lookups)]
 
     def tensor(self, name: int) -> TensorView:
@@ -59,17 +59,16 @@ class Template:
         return next(t for t in self.fusion.tensors() if t.name == name)
 
     def reduction_behind(self, name: int) -> TensorView:
-        """Return the reduction's output that T`name` is, or is a copy of since outputs were cached."""
+        """Return the reduction output T`name`, or the one that T`name` is a copy of since outputs were cached."""
         tensor = self.tensor(name)
         while not isinstance(tensor.definition(), ReductionOp):
             tensor = tensor.definition().tensor_inputs[0]  # type: ignore[union-attr]
         return tensor
 
     def stream(self, axes: LoopAxes, loops: Iterable[int]) -> None:
-        """Let loads of inputs that vary over all `loops` pass through the caches without staying: each element is read once.
-
-        For kernels that mostly read. Source: measured on an H200 after a flush that leaves L2 dirty, bf16 16384x4096: row sums go from 0.87 to 0.97 of a
-        copy, but RMS norm falls from 0.99 to 0.96 and silu * y from 1.01 to 0.98.
+        """Give loads of inputs that depend on all `loops` the streaming (evict first) cache policy, because each element is read once. For kernels that mostly
+        read. Source: measured on an H200 after a flush that leaves L2 dirty, bf16 16384x4096: row sums go from 0.87 to 0.97 of a copy, but RMS norm falls from
+        0.99 to 0.96 and silu * y from 1.01 to 0.98.
         """
         full = frozenset(loops)
         names = {t.name for t in axes.tensors if t.is_fusion_input and axes.stored(t) == full}
@@ -83,26 +82,25 @@ class Template:
         transform_like(reference)
 
     def bind(self, reference: TensorView) -> None:
-        """Give every tensor the bindings to blocks and threads of `reference`, and what is unswitched."""
+        """Give every tensor the parallel types and unswitched loops of `reference`."""
         parallelize_like(reference, selected_parallel_types={*BOUND, ParallelType.unswitch})
 
     def vectorize(self, names: Iterable[int], lanes: int, also: Iterable[TensorView] = (), stored: Iterable[int] = ()) -> None:
-        """Let loads and stores of the named inputs and outputs move `lanes` elements at once; also casts to narrow floats and random numbers beside them.
-
-        stored: names of outputs of which only the stores do: what a lookup finds may be stored in vectors although it was not read in any.
-        also: copies made by the template. One that loads an input again moves vectors only where the input is named: the others do not lie along the lanes.
+        """Vectorize loads and stores of the named inputs and outputs by `lanes` elements; also casts to narrow floats and random numbers in the same loops.
+        stored: names of outputs of which only the stores are vectorized, such as results of lookups that are not read in vectors. also: copies made by the
+        template; one that loads an input again is vectorized only if the input is named, because others are not contiguous along the lanes.
         """
         if lanes == 1:
             return
         wanted = set(names)
         of_stores = wanted.union(stored)
         for expr in self.fusion.tensor_exprs():
-            if isinstance(expr, BlockFoldOp):  # what follows, up to the store of a scale, stays in one loop over the lanes, where the compiler computes it once
+            if isinstance(expr, BlockFoldOp):  # ops up to the store of a scale stay in one loop over the lanes, where the compiler computes them once
                 set_lanes(expr.outputs[0])  # type: ignore[arg-type]
         for copy in also:
             source = copy.definition().tensor_inputs[0]  # type: ignore[union-attr]
             if isinstance(copy.definition(), LookupOp):
-                continue  # named among `lookups`
+                continue  # handled under its name in `lookups`
             if not source.is_fusion_input or source.name in wanted:
                 set_lanes(copy)
         for source, cache in self.inputs:
@@ -117,7 +115,7 @@ class Template:
                 set_lanes(result)
         for local, output in self.outputs:
             if isinstance(local.definition(), LookupOp) and not (output.get_loop_domain() and is_row_major(output, output.axis(-1))):
-                continue  # the name says how the source of the lookup lies
+                continue  # under this name the analysis has the layout of the lookup's source
             if sample_of(output) is None and self.name_of[output] in of_stores and _varies_along_lanes(local):
                 set_lanes(output)
                 definition = local.definition()
@@ -134,9 +132,8 @@ class Template:
                     set_lanes(tensor)
 
     def rfactor_others(self, reference: TensorView, partial: TensorView, nested: Collection[int] = ()) -> None:
-        """Cut every other reduction as `reference` was cut into `partial` and a rest.
-
-        Errors: InternalError for one whose loops are not those of the reference, as behind a lookup that puts their axis in another order.
+        """Apply the rfactor of `reference` into `partial` and a rest to every other reduction. Errors: InternalError for one with loops other than those of the
+        reference, such as after a lookup that reorders their axis.
         """
         serial = [n for n, axis in enumerate(partial.get_loop_domain()) if axis.is_reduction()]
         is_serial = [axis.is_reduction() for axis in partial.get_loop_domain() if axis.is_reduction() or axis.is_rfactor]
@@ -144,18 +141,18 @@ class Template:
             if other.name in nested:
                 rfactor(other, [n for n in serial if other.axis(n).is_reduction()])
             elif other is not reference:
-                reduced = [n for n, axis in enumerate(other.get_loop_domain()) if axis.is_reduction()]  # it may lack axes of extent 1 of the reference
+                reduced = [n for n, axis in enumerate(other.get_loop_domain()) if axis.is_reduction()]  # it may lack axes of extent 1 that the reference has
                 if len(reduced) != len(is_serial):
                     raise InternalError(f"{other} does not have the loops of {reference}, with which it is to be computed")
                 rfactor(other, [n for n, serial in zip(reduced, is_serial, strict=True) if serial])
 
     def group_reductions(self, position: int) -> None:
-        """Let the reductions across threads fold the elements of loop axis `position` (rows or lanes of one thread) together."""
+        """Group the elements of loop axis `position` (rows or lanes of one thread) in reductions across threads, so that they are reduced together."""
         for tensor in self.reductions:
             tensor.axis(position).parallelize(ParallelType.group)
 
     def fold_vectors(self, lanes: int) -> None:
-        """Let partial results with a state of several fields absorb vectors along the innermost axis, where their monoid has a way that costs less."""
+        """Let partial results with a state of several fields absorb vectors along the innermost axis, if their monoid has a cheaper way for this."""
         for expr in self.fusion.tensor_exprs() if lanes > 1 else ():
             if isinstance(expr, ReductionOp):
                 monoid, out = MONOIDS[expr.attributes["kind"]], expr.tensor_outputs[0]
@@ -164,9 +161,8 @@ class Template:
                     out.axis(-1).parallelize(ParallelType.vectorize)
 
     def inline_fixed(self, fixed: dict[TensorView, int], row_axes: int, not_inlined: Sequence[TensorView] = (), *, is_across: bool = False) -> None:
-        """Inline `fixed` at its positions, what does not vary inside a row no deeper than the `row_axes` outer axes, all else as deep as possible.
-
-        is_across: the rows lie across memory, so that threads and lanes are columns, and what varies over these only does not vary inside a row.
+        """Inline `fixed` at its positions, tensors that are constant within a row no deeper than the `row_axes` outer axes, all others as deep as possible.
+        is_across: the rows lie across memory, so threads and lanes are columns, and tensors that depend only on these are constant within a row.
         """
         limits = dict(fixed)
         for tensor in self.fusion.tensors():
@@ -179,7 +175,7 @@ class Template:
 
 
 def whole_warps(bdimx: int, bdimy: int = 1, bdimz: int = 1) -> int:
-    """Return `bdimx`, or the next multiple of a warp when the block would have a partial warp: shuffles name all 32 lanes."""
+    """Return `bdimx`, or the next multiple of a warp if the block would have a partial warp, because shuffles name all 32 lanes."""
     return bdimx if bdimx * bdimy * bdimz % 32 == 0 else -(-bdimx // 32) * 32
 
 
@@ -187,10 +183,9 @@ def whole_warps(bdimx: int, bdimy: int = 1, bdimz: int = 1) -> int:
 class Rows:
     """The canonical loops of a reduction's output, as axes: [rows | outer | row | single | vector].
 
-    rows: the axes that are not reduced, merged; None when there are none. outer: the outer reduced runs, merged, when kept apart.
-    row: the (inner) reduced run without its vector, with the outer ones merged into it when these are not kept apart.
-    single: axes of one iteration (expanded ones, too) where there are no rows to merge them with. A tensor that lacks them, as what an expanded input is
-    squeezed to, shares the loops left of them only.
+    rows: the axes that are not reduced, merged; None if there are none. outer: the outer reduced runs, merged, if kept separate. row: the (inner) reduced run
+    without its vector, merged with the outer ones if these are not kept separate. single: axes of one iteration (expanded ones, too) if there are no rows to
+    merge them with. A tensor without them, such as an expanded input after its squeeze, shares only the loops outside of them.
     """
 
     rows: IterDomain | None
@@ -203,10 +198,10 @@ class Rows:
 def canonical_rows(
     tensor: TensorView, shape: ReductionShape, axes: LoopAxes, vector_elems: int, *, keep_outer: bool, is_phased: bool = False, inner_axes: int = 0
 ) -> Rows:  # fmt: skip
-    """Bring the loops of a reduction over the innermost run into canonical order.
+    """Transform the loops of a reduction over the innermost run to the canonical order.
 
     Before: loops are the logical axes.   After: [rows?, outer?, row, single, vector], in memory order, each run merged.
-    is_phased: vectors are aligned in memory wherever rows begin. inner_axes: how many of the innermost loops the inner run has; 0: all of the last run.
+    is_phased: vectors are aligned in memory wherever rows begin. inner_axes: number of innermost loops in the inner run; 0: all of the last run.
     """
     domain = tensor.domain()
     order = class_order(tensor, shape, axes)
@@ -229,9 +224,8 @@ def canonical_rows(
 
 
 def peel_of(shape: ReductionShape, axes: LoopAxes, fill: str, batches: int, phase: Phase | None = None) -> Peel | None:
-    """Return how rows kept in `batches`, of which the `fill` of parameters speaks, are peeled; None where there is nothing to peel.
-
-    Bounds stay, too, where a result lies along a row only in its outer runs: its loops are cut into batches like the row, and are not full when this is.
+    """Return how rows kept in `batches`, with `fill` as in the params, are peeled; None if there is nothing to peel. Bounds also stay if a result depends only
+    on the outer runs of a row: its loops are split into batches like the row, but are not full when the row is.
     """
     if fill == "partial" or any(t.is_fusion_output and lies_in_outer_runs(t, shape, axes) for t in axes.tensors):
         return None if phase is None else Peel(phase=phase)
@@ -262,9 +256,8 @@ def phase_of(rows: IterDomain | None, row: IterDomain, params: Any, limits: Vect
 
 
 def names_in_vectors(limits: VectorLimits, position: int, params: Any) -> list[int]:
-    """Return the names of the inputs and outputs that move in vectors. With a phase, these are whole rows; of outputs those whose vectors are aligned.
-
-    position: how many loops stand left of a row. params: of any scheduler that has `is_phased` and `is_tailed`.
+    """Return the names of the inputs and outputs that are accessed in vectors. With a phase, these are the whole rows, and outputs with aligned vectors.
+    position: number of loops outside of a row. params: of any scheduler that has `is_phased` and `is_tailed`.
     """
     return [t.name for t in limits.in_vectors(position, params.is_phased and not params.is_tailed)]
 
@@ -282,7 +275,7 @@ def places_in_order(domain: Sequence[IterDomain], order: Sequence[int], axes: Lo
 
 
 def merge_axes_at(tensor: TensorView, first: int, count: int) -> IterDomain | None:
-    """Merge `count` loop axes from `first` on; return the result, None when there are none."""
+    """Merge `count` loop axes from `first` on; return the result, None if there are none."""
     if count == 0:
         return None
     merge_run(tensor, first, count)
@@ -290,7 +283,7 @@ def merge_axes_at(tensor: TensorView, first: int, count: int) -> IterDomain | No
 
 
 def merge_two_runs(tensor: TensorView, outer: int, inner: int) -> tuple[list[IterDomain], IterDomain, IterDomain]:
-    """Merge the `inner` innermost loop axes, and the `outer` ones left of them, at least one each; return what stands left of both, and both."""
+    """Merge the `inner` innermost loop axes, and the `outer` ones before them, at least one each; return the number of axes before both, and both."""
     first = len(tensor.get_loop_domain()) - inner
     merge_axes_at(tensor, first, inner)
     merge_axes_at(tensor, first - outer, outer)
@@ -322,18 +315,17 @@ BOUND = (
 
 
 def has_lanes(tensor: TensorView) -> bool:
-    """True when the innermost loop axis is the vector axis of the template and the tensor varies over it."""
+    """True if the innermost loop axis is the vector axis of the template and the tensor depends on it."""
     loop = tensor.get_loop_domain()
     return bool(loop) and loop[-1].is_iteration() and tensor.memory_type is MemoryType.local
 
 
 def set_lanes(tensor: TensorView) -> None:
-    """Let the innermost loop of a tensor be the lanes of its accesses.
-
-    Axes of one element that no loop has stand where they were left, perhaps right of it: the lanes are moved behind them.
+    """Make the innermost loop of a tensor the vector lanes of its accesses. Axes of one element without a loop may be inside of it; the lanes are moved behind
+    them.
     """
     loop = tensor.get_loop_domain()
-    if tensor.dtype().is_packed:  # must be written in whole bytes, so axes that repeat it may stand right of the lanes
+    if tensor.dtype().is_packed:  # must be written in whole bytes, so repeated axes may be inside of the lanes
         loop = [a for a in loop if not a.is_broadcast()]
     last = _place_of_lanes(tensor, loop)
     if last is None or not loop[last].is_iteration():
@@ -351,7 +343,7 @@ def _varies_along_lanes(local: TensorView) -> bool:
 
 
 def _place_of_lanes(tensor: TensorView, loop: Sequence[IterDomain]) -> int | None:
-    """Return the place of the innermost of these loop axes, without axes of one element that no loop has."""
+    """Return the position of the innermost of these loop axes, ignoring axes of one element without a loop."""
     own = tensor.get_logical_domain()
     return next((n for n in reversed(range(len(loop))) if not (loop[n].is_broadcast() and loop[n] in own)), None)
 

@@ -35,17 +35,16 @@ TYPES = (
 )  # fmt: skip
 ROW_THREADS = 128
 ROW_UNROLL = 2
-"""Vectors of a thread whose loads are issued together."""
+"""Vectors per thread whose loads are issued together."""
 COLUMN_THREADS, NARROW_COLUMN_THREADS = FULL_BLOCK_THREADS, FULL_BLOCK_THREADS // 2
 COLUMN_NEIGHBOURS = 8
-"""Rows of a thread in one piece; the loads of the next piece are in flight meanwhile."""
+"""Rows per thread in one piece; the loads of the next piece are in flight meanwhile."""
 
 
 @dataclass(frozen=True)
 class ScanParams:
-    """A schedule of running folds; equal params (with equal structure, index type and device) mean the same kernel.
-
-    is_ahead: the loads of the next piece are issued before the present one is folded.
+    """A schedule of scans; equal params (with equal structure, index type and device) mean the same kernel. is_ahead: the loads of the next piece are issued
+    before the present one is scanned.
     """
 
     is_row: bool
@@ -58,7 +57,7 @@ class ScanParams:
 
 
 class ScanAnalysis:
-    """Loops of a fusion of running folds along one of them, `along`. reference: the output that has all loops."""
+    """Loops of a fusion of scans along one of them, `along`. reference: the output that has all loops."""
 
     def __init__(self, fusion: Fusion, axes: LoopAxes, reference: TensorView, along: int, scans: Sequence[TensorView]) -> None:
         self.axes, self.reference, self.along = axes, reference, along
@@ -73,7 +72,7 @@ class ScanAnalysis:
 
 
 class Scans(Scheduler):
-    """Running folds; see the module."""
+    """Scans; see the module."""
 
     name = SchedulerType.greedy
     takes_scans = True
@@ -152,12 +151,12 @@ class Scans(Scheduler):
         template.bind(reference)
         if params.is_row:
             template.vectorize([t.name for t in analysis.limits.vectorizable], params.neighbours)
-        group = len(reference.get_loop_domain()) - (1 if params.is_row else 2)  # behind it scans may have broadcast axes of their own
+        group = len(reference.get_loop_domain()) - (1 if params.is_row else 2)  # after it scans may have additional broadcast axes
         for tensor in scans:
             tensor.axis(group).parallelize(ParallelType.group)
         template.inline_fixed(dict.fromkeys(template.loads, loads_at), 0)
         static = ((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy))
-        ahead = frozenset(t.name for t in template.loads if not is_indirect(t.definition()))  # an index would have to come two pieces ahead
+        ahead = frozenset(t.name for t in template.loads if not is_indirect(t.definition()))  # an index would have to be loaded two pieces ahead
         staying = StayingBlocks(ahead) if params.is_ahead else None
         return ScheduleResult(static if params.bdimy > 1 or not params.is_row else static[:1], params.max_registers, staying=staying)
 
@@ -168,9 +167,8 @@ def is_indirect(expr: Expr | None) -> bool:
 
 
 def _in_order(reference: TensorView, analysis: ScanAnalysis) -> int:
-    """Order the loops of the reference as memory lies, the running one last; return how many others there are.
-
-    Axes of one element are merged with the running one: a loop of their own would part the reference from tensors without them.
+    """Put the loops of the reference in memory order, the scanned one last; return the number of others. Axes of one element are merged with the scanned one,
+    because with separate loops the reference would not share loops with tensors without them.
     """
     classes = [analysis.axes.of(a) for a in analysis.reference.get_logical_domain()]
     place: dict[int | None, int] = {n: k for k, n in enumerate(analysis.order)}
@@ -182,7 +180,7 @@ def _in_order(reference: TensorView, analysis: ScanAnalysis) -> int:
 
 
 def schedule_rows(reference: TensorView, analysis: ScanAnalysis, params: ScanParams) -> int:
-    """Transform and bind rows; return how many axes stand left of the unrolled part."""
+    """Transform and bind rows; return the number of axes outside of the unrolled part."""
     others = merge_axes_at(reference, 0, _in_order(reference, analysis))
     outer, vector = split_axis(reference, reference.axis(-1), params.neighbours)
     outer, threads = split_axis(reference, outer, params.bdimx)
@@ -195,7 +193,7 @@ def schedule_rows(reference: TensorView, analysis: ScanAnalysis, params: ScanPar
 
 
 def schedule_columns(reference: TensorView, analysis: ScanAnalysis, params: ScanParams) -> int:
-    """Transform and bind columns; return how many axes stand left of a piece."""
+    """Transform and bind columns; return the number of axes outside of a piece."""
     columns = merge_axes_at(reference, 0, _in_order(reference, analysis))
     assert columns is not None
     blocks, across = split_axis(reference, columns, params.bdimx)

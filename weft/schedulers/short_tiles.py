@@ -42,8 +42,8 @@ THREADS = (256, 128, 512)
 LEAST_FILLED = 0.5
 """Threads of a block that are tried, and the part of all tiles that must exist."""
 MOST_THREAD_BITS = 32 * ROW_THREAD_REGISTERS
-"""Of all inputs and outputs, that a thread has in registers, in blocks of up to 256 threads: 128 of them. Elements of 8 bits have one each while they change
-places (ptxas: 24 vectors of 8 such elements take 204 registers, 15 vectors of 8 with 16 bits 98)."""
+"""Bits of all inputs and outputs that a thread has in registers, in blocks of up to 256 threads with 128 registers each. Elements of 8 bits take a register
+each while they are exchanged (ptxas: 24 vectors of 8 such elements take 204 registers, 15 vectors of 8 with 16 bits 98)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ShortTileParams:
     """Equal params (with equal structure, index type and device) mean the same kernel.
 
     short: extents of the short run's axes, outermost first. vector_elems: of an access, on both sides. threads: of a block; each has one vector of each row.
-    is_along: the short run is that of the straight side.
+    is_along: the short run is innermost on the straight side.
     """
 
     short: tuple[int, ...]
@@ -65,17 +65,15 @@ class ShortTileParams:
 
     @property
     def tile_elems(self) -> int:
-        """Of a tile along the long run."""
+        """Elements of a tile along the long run."""
         return self.vector_elems * self.threads
 
 
 @dataclass(frozen=True)
 class ShortTiles:
-    """What is known without sizes.
-
-    order: batch, then both runs. long, short: classes of the two runs, is_along: see the params. full: inputs and outputs over all axes; moved: names of those
-    that go through shared memory. long_limits: vectors along the long run; short_limits: along both, of what is moved. reference: the output whose loops all
-    have. instructions, mufu: of an element.
+    """The facts that do not depend on sizes. order: batch, then both runs. long, short: classes of the two runs, is_along: see the params. full: inputs and
+    outputs over all axes; moved: names of those that go through shared memory. long_limits: vector limits along the long run; short_limits: along both, of the
+    moved tensors. reference: the output whose loops all tensors get. instructions, mufu: of an element.
     """
 
     axes: LoopAxes
@@ -106,7 +104,7 @@ class ShortTiles:
         return min(along, self.short_limits.limit_elems(len(self.order) - runs, sizes, alignment_bits))
 
     def candidates(self, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[ShortTileParams]:
-        """Return the params whose tiles mostly exist and fit registers and shared memory, with the widest vectors of which there are some."""
+        """Return the params whose tiles are mostly full and fit registers and shared memory, with the widest possible vectors."""
         short = tuple(evaluate_int(sym, sizes) for sym in self.syms)
         elems, long = math.prod(short), self._extent(self.long, sizes)
         held, moved = sum(max(t.dtype().bits, 32 * (t.dtype().bits == 8)) for t in self.full), sum(t.dtype().bits for t in self.full if t.name in self.moved)
@@ -131,7 +129,7 @@ class ShortTiles:
         return [found[n] for n in order], [float(times[n]) for n in order]
 
     def facts(self, sizes: Sizes) -> ShortTileFacts:
-        """Return what the model knows, at these sizes."""
+        """Return the facts for the model, at these sizes."""
         moved = [t for t in self.full if t.name in self.moved]
         long, short = self._extent(self.long, sizes), self._extent(self.short, sizes)
         return ShortTileFacts(
@@ -144,7 +142,7 @@ def short_tiles(
     axes: LoopAxes, reference: TensorView, ends: list[TensorView], order: tuple[int, ...], long: tuple[int, ...], short: tuple[int, ...],
     cost: tuple[float, float], is_along: bool,
 ) -> ShortTiles | None:  # fmt: skip
-    """Return the tiles with all of `short`, where each tensor over all axes lies along one of both runs: without a gap where that is the short one.
+    """Return the tiles with all of `short`, if one of both runs is innermost in each tensor over all axes, contiguous if it is the short one.
 
     order: of the loops, outermost first. ends: inputs that are read, and outputs.
     """
@@ -173,7 +171,7 @@ def schedule_short_tiles(fusion: Fusion, found: ShortTiles, params: ShortTilePar
     name = found.reference.name
     reference = next(local for local, output in template.outputs if name in (local.name, output.name))
     by_short: list[TensorView] = []  # pieces of memory
-    by_thread: list[TensorView] = []  # what a thread has of such a piece
+    by_thread: list[TensorView] = []  # the part of such a piece in a thread
     lanes: list[TensorView] = []
     for source, cache in template.inputs:
         if source.name in found.moved:
@@ -211,7 +209,7 @@ def schedule_short_tiles(fusion: Fusion, found: ShortTiles, params: ShortTilePar
 
 
 def _shared_copy(source: TensorView, params: ShortTileParams) -> TensorView:
-    """Put a copy in shared memory between an input and its registers; return it."""
+    """Insert a copy in shared memory between an input and its registers; return it."""
     is_async = params.vector_elems * source.dtype().bits // 8 in CP_ASYNC_BYTES
     copy = cache_after(source, LoadStoreOpType.cp_async if is_async else LoadStoreOpType.set, propagate_allocation_domain=False)
     _lay_out(copy, params)
@@ -219,14 +217,14 @@ def _shared_copy(source: TensorView, params: ShortTileParams) -> TensorView:
 
 
 def _lay_out(tensor: TensorView, params: ShortTileParams) -> None:
-    """Keep a tile in shared memory. Lanes take vectors that are neighbours, and those `short_elems` apart, which an odd number leaves in different banks."""
+    """Put a tile in shared memory. Lanes access neighbouring vectors, and vectors `short_elems` apart, which are in different banks if that number is odd."""
     set_memory_type(tensor, MemoryType.shared)
     ways = SHARED_BANKS * BANK_BYTES * 8 // (params.vector_elems * tensor.dtype().bits) if params.short_elems % 2 == 0 else 1
     swizzle_shared(tensor, SharedSwizzle(params.vector_elems, ways, ways))
 
 
 def _tiles(reference: TensorView, found: ShortTiles, params: ShortTileParams) -> None:
-    """Bring the loops of the reference to [tiles, one, short, long]."""
+    """Transform the loops of the reference to [tiles, one, short, long]."""
     arrange(reference, places_in_order(found.reference.get_logical_domain(), found.order, found.axes))
     outer, short, long = merge_two_runs(reference, len(found.short), len(found.long))
     tiles, part = split_axis(reference, long, params.tile_elems)

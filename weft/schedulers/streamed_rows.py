@@ -18,16 +18,16 @@ from .cost.passing import passing_ns
 from .limits import LOOP_THREAD_REGISTERS
 
 GOOD_BYTES_PER_THREAD = 64
-"""Four 16-byte loads of a tensor in flight."""
+"""Bytes per thread of a tensor: four 16-byte loads in flight."""
 LEAST_ITERATIONS = 2
-"""Of each block of a cluster that shares a row which is read again, over its piece."""
+"""Iterations over its piece, at least, of each block of a cluster that shares a row which is read again."""
 
 
 class StreamedRows(RowsOf):
     """Candidates of one set of facts."""
 
     def block_sizes(self) -> tuple[int, ...]:
-        """Blocks whose threads all have at least two vectors (the smallest one otherwise)."""
+        """Block sizes with at least two vectors per thread (otherwise the smallest size)."""
         sizes = tuple(t for t in (64, 128, 256, 512, 1024) if t * 2 <= self.row_vectors)
         return sizes[-3:] or (64,)
 
@@ -37,7 +37,7 @@ class StreamedRows(RowsOf):
         return min(8, wanted, previous_power_of_two(ceil_div(self.row_vectors, threads)))
 
     def shared_candidates(self) -> Iterator[Candidate]:
-        """Rows in shared memory, for every size of block with which they fit."""
+        """Yield candidates with rows in shared memory, for every block size with which they fit."""
         projected, bits = self.projections()[0]
         for threads in self.block_sizes():
             widest = self.loop_unroll(threads)
@@ -49,13 +49,14 @@ class StreamedRows(RowsOf):
                     break
 
     def reread_candidates(self) -> Iterator[Candidate]:
-        """Rows read again, for every size of block."""
+        """Yield candidates with rows that are read again, for every block size."""
         for threads in self.block_sizes():
             unroll = self.loop_unroll(threads)
             yield self.long_row_candidate("reread", threads, unroll, True, 0, self.sharing(threads * unroll))
 
     def sharing(self, iteration_vectors: int) -> int:
-        """Return how many blocks of a cluster share a row that is read again: as many as end first, where rows are long and fewer than multiprocessors."""
+        """Return how many blocks of a cluster share a row that is read again: the number that is predicted to end first, if rows are long and fewer than
+        multiprocessors."""
         facts, arch = self.facts, self.arch
         if 2 * facts.iteration_elems > arch.sm_count or facts.block_elems or facts.iteration_elems > MAX_GRID[1]:
             return 1
@@ -64,7 +65,7 @@ class StreamedRows(RowsOf):
         return min(sizes, key=lambda blocks: (ceil_div(facts.iteration_elems, int(clusters_at_once(blocks, arch))) / blocks, -blocks))
 
     def long_row_candidate(self, storage: str, threads: int, unroll: int, projected: bool, shared: int, cluster_blocks: int) -> Candidate:
-        """Return a candidate, with the part of the roof that the model predicts as its score."""
+        """Return a candidate, with the predicted fraction of memory bandwidth as its score."""
         facts, arch = self.facts, self.arch
         most = arch.blocks_per_sm(threads, 32, shared)
         registers = min(LOOP_THREAD_REGISTERS, arch.registers_per_thread(threads * most))

@@ -48,16 +48,16 @@ from .short_tiles import LEAST_FILLED, THREADS, ShortTileParams, ShortTiles, sch
 from .limits import FULL_BLOCK_THREADS, NEAR_TILES
 
 TILE_CHUNKS, TILE_THREADS = (16, 8, 4), (*THREADS, 64)
-"""Vectors of 16 bytes in a row of a tile, and threads of a block, that are tried."""
+"""Vectors of 16 bytes in a row of a tile, and threads of a block, to try."""
 NEAR_CUT = 0.03
-"""Instead of `NEAR_TILES` among numbers of threads where rows begin within sectors and are written element by element: the most threads are taken, so that
-fewer tiles have sectors half written; not more than leave each of them as many stores under way. Nine odd shapes on one H200: 1 to 25 % faster than with half
-as many."""
+"""Instead of `NEAR_TILES` between numbers of threads, if rows begin within sectors and are written element by element: the most threads are taken, so that
+fewer tiles have half-written sectors, as long as each thread has as many stores in flight. Nine odd shapes on one H200: 1 to 25 % faster than with half as
+many."""
 MOST_UNROLL = 4
 WHOLE_BITS, WHOLE_CHUNKS, WHOLE_THREADS, WHOLE_FILLED = (16, 64), 16, FULL_BLOCK_THREADS // 2, LEAST_FILLED
-"""Where tiles are moved whole: bits of an element, vectors in a row of a tile, threads, and the part of the tiles that must exist. H200, 26 odd shapes: with
-256 threads as fast as with 512 or up to 14 % faster, with 8 vectors up to 20 % slower; where less than half of the tiles exists others are faster.
-Where there is a tile for each multiprocessor, whole tiles are taken without asking the cost model: faster than its best in each of the other shapes."""
+"""If one statement moves whole tiles: bits of an element, vectors in a row of a tile, threads, and the least fraction of the tiles that is full. H200, 26 odd
+shapes: with 256 threads as fast as with 512 or up to 14 % faster, with 8 vectors up to 20 % slower; if less than half of the tiles exists, other kernels are
+faster. If there is a tile for each multiprocessor, whole tiles are taken without the cost model: they were faster than its best in each of the other shapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class TransposeParams:
 
     tile_elems: edge of a tile.
     along_vector, across_vector: elements of an access on the straight side, and on the turned one.
-    threads: of a block. unroll, turned_unroll: vectors of each side that a thread has under way at once.
-    is_along_first: neighbouring blocks have neighbouring tiles along the straight side's rows, else along the turned side's.
-    across_anywhere: rows of the turned side's inputs begin anywhere, and lanes hand each other what lies in two vectors.
+    threads: of a block. unroll, turned_unroll: vectors of each side that a thread has in flight at once. is_along_first: neighbouring blocks have neighbouring
+    tiles along the straight side's rows, otherwise along the turned side's. across_anywhere: rows of the turned side's inputs begin anywhere, and lanes
+    exchange the parts of their vectors.
     cut: which of the analysis' cuts into batch, across and along. is_whole: one statement moves a tile from memory to memory (`schedule/whole_tiles.py`).
     """
 
@@ -89,10 +89,9 @@ AnyParams = TransposeParams | ShortTileParams
 
 @dataclass(frozen=True)
 class Cut:
-    """One way to see the axes as batch, across and along, with the vectors of both sides.
-
-    along, across: classes of the loops that rows of a tile run over on the straight and on the turned side, outermost first; order: batch, across, along.
-    divides_along, divides_across: these classes are no neighbours on the other side, which divides to find each row of a tile.
+    """One division of the axes into batch, across and along, with the vectors of both sides. along, across: classes of the loops that form the rows of a tile
+    on the straight and on the turned side, outermost first; order: batch, across, along. divides_along, divides_across: these classes are not contiguous on the
+    other side, which therefore divides to find each row of a tile.
     """
 
     order: tuple[int, ...]
@@ -113,11 +112,10 @@ class Cut:
 
 
 class TransposeAnalysis:
-    """What is known without sizes.
-
-    cuts: ways to see the loop classes as batch, across and along. In the first each side's classes are neighbours in all tensors; in others, for short
-    rows, only in those of that side. turned: names of the inputs and outputs of the smaller group. in_vectors: names of the tensors that move in vectors.
-    packed: tensors of which several elements share a byte. is_plain: an output is a copy of an input that lies across, both without gaps.
+    """The facts that do not depend on sizes. cuts: divisions of the loop classes into batch, across and along. In the first, each side's classes are contiguous
+    in all tensors; in others, for short rows, only in those of that side. turned: names of the inputs and outputs of the smaller group. in_vectors: names of
+    the tensors that are accessed in vectors. packed: tensors with several elements per byte. is_plain: an output is a transposed copy of an input, both
+    contiguous.
     """
 
     def __init__(
@@ -137,7 +135,7 @@ class TransposeAnalysis:
 
     @functools.cached_property
     def short_tiles(self) -> tuple[ShortTiles, ...]:
-        """Tiles with all of one of both runs, for where it is too short for square ones."""
+        """Tiles with all of one run, if it is too short for square tiles."""
         cut, work = self.cuts[0], (self.cost.instructions, self.cost.mufu)
         runs = ((cut.along, cut.across, False), (cut.across, cut.along, True))
         found = (short_tiles(self.axes, self.reference, self.ends, cut.order, long, short, work, is_along) for long, short, is_along in runs)
@@ -148,7 +146,7 @@ class TransposeAnalysis:
         orders = [self.axes.memory_order(t) for t in turned]
         along = _common_run([order, *orders], order[-1], ())
         across = _common_run([orders[0], order, *orders[1:]], orders[0][-1], along)
-        lacked = [n for n in order if any(n not in other for other in orders)]  # by a turned tensor, which would have other tiles
+        lacked = [n for n in order if any(n not in other for other in orders)]  # a turned tensor lacks them, and would have other tiles
         longer_across, longer_along = _common_run(orders, orders[0][-1], along), _common_run([order], order[-1], (*across, *lacked))
         out = [self._cut(order, along, across, turned)]
         if len(longer_across) > len(across):
@@ -192,26 +190,26 @@ class TransposeAnalysis:
         return self.extent(cut.along, sizes), self.extent(cut.across, sizes)
 
     def tiles(self, cut: Cut, tile_elems: int, sizes: Sizes) -> int:
-        """Return how many tiles there are."""
+        """Return the number of tiles."""
         rows = math.prod(ceil_div(extent, tile_elems) for extent in self.extents(cut, sizes))
         return rows * self.extent(cut.order, sizes) // max(1, math.prod(self.extents(cut, sizes)))
 
     def filled_cuts(self, sizes: Sizes) -> list[Cut]:
-        """Return the cuts whose tiles are not mostly empty: the first, and where a run of it is shorter than the largest tile, those with a longer one."""
+        """Return the cuts whose tiles are not mostly empty: the first, and if one of its runs is shorter than the largest tile, those with a longer one."""
         first, *longer = self.cuts
         short = [extent < TILE_CHUNKS[0] * self.widest_elems for extent in self.extents(first, sizes)]
         found = [first, *(cut for cut in longer if cut.divides_along and short[0] or cut.divides_across and short[1])]
         return [cut for cut in found if min(self.extents(cut, sizes)) * self.turned_bits >= 8 * SECTOR_BYTES]
 
     def can_begin_anywhere(self, cut: Cut, vector_elems: int) -> bool:
-        """True when the turned tensors are inputs whose rows lie without a gap, so that lanes can load vectors of them wherever they begin."""
+        """True if the turned tensors are inputs with contiguous rows, so that lanes can load vectors of them at any start."""
         moved = cut.across_limits.vectorizable
         is_wide = all(t.is_fusion_input and not t.dtype().is_packed and LEAST_BYTES * 8 <= vector_elems * t.dtype().bits for t in moved)
         return is_wide and len(moved) == len(self.turned) == len(cut.across_limits.anywhere(len(cut.order) - len(cut.across)))
 
 
 def _common_run(orders: list[tuple[int, ...]], last: int, taken: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the longest run of neighbours in the first order that ends with `last`, has none of `taken`, and stands the same in all orders."""
+    """Return the longest run of neighbours in the first order that ends with `last`, has none of `taken`, and is the same in all orders."""
     first, run = orders[0], [last]
     while True:
         place = first.index(run[0])
@@ -224,7 +222,7 @@ def _common_run(orders: list[tuple[int, ...]], last: int, taken: tuple[int, ...]
 
 
 class Transpose(Scheduler):
-    """Tensors that lie along two different axes; see the module."""
+    """Schedules tensors with two different innermost axes; see the module."""
 
     name = SchedulerType.transpose
 
@@ -252,7 +250,7 @@ class Transpose(Scheduler):
         if not across:
             return Decline("inputs and outputs have the same contiguous axis")
         widest = max(across, key=lambda t: (len(axes.stored(t)), t.dtype().bits, -t.name))
-        turned = [t for t in across if axes.memory_order(t)[-1] == axes.memory_order(widest)[-1]]  # the others are read and written across memory
+        turned = [t for t in across if axes.memory_order(t)[-1] == axes.memory_order(widest)[-1]]  # the others are accessed across memory
         order = loop_order(axes, [n for n in axes.logical_order(reference) if n in axes.stored(reference)], straight)
         return TransposeAnalysis(fusion, axes, reference, order, ends, turned)
 
@@ -351,7 +349,7 @@ class Transpose(Scheduler):
         template.vectorize([t.name for t in cut.along_limits.vectorizable], params.along_vector)
         for shared, *_ in stored:
             if params.along_vector > 1:
-                set_lanes(shared)  # the vectors of the straight side go to shared memory whole
+                set_lanes(shared)  # the straight side writes whole vectors to shared memory
         loads = {cache: 2 for source, cache in template.inputs if source.name not in analysis.turned}
         template.inline_fixed({**loads, **dict.fromkeys(loaded, 1), **{shared: 1 for shared, *_ in stored}}, 0)
         return ScheduleResult(((ParallelType.block_x, params.threads),))
@@ -377,12 +375,12 @@ def _move_whole(fusion: Fusion, analysis: TransposeAnalysis, cut: Cut, params: T
 
 
 def _is_like(a: TransposeParams, b: TransposeParams) -> bool:
-    """True for the same tiles and accesses, with other threads."""
+    """True if the params differ only in threads."""
     return replace(a, threads=0, unroll=0, turned_unroll=0) == replace(b, threads=0, unroll=0, turned_unroll=0)
 
 
 def _swizzle(tensor: TensorView, tile_elems: int, written: int, read: int) -> None:
-    """Keep a tile in shared memory, whose rows are written in vectors of `written` elements and whose columns are read by `read` at once."""
+    """Put a tile in shared memory, with rows written in vectors of `written` elements and columns read `read` at a time."""
     set_memory_type(tensor, MemoryType.shared)
     chunk = max(written, BANK_BYTES * 8 // tensor.dtype().bits)
     ways = tile_elems // chunk
@@ -390,7 +388,7 @@ def _swizzle(tensor: TensorView, tile_elems: int, written: int, read: int) -> No
 
 
 def _turn_input(source: TensorView, params: TransposeParams, *, has_vectors: bool) -> TensorView:
-    """Put a copy in shared memory between an input and its registers; return it."""
+    """Insert a copy in shared memory between an input and its registers; return it."""
     is_async = has_vectors and not params.across_anywhere and params.across_vector * source.dtype().bits // 8 in CP_ASYNC_BYTES
     copy = cache_after(source, LoadStoreOpType.cp_async if is_async else LoadStoreOpType.set, propagate_allocation_domain=False)
     _swizzle(copy, params.tile_elems, params.across_vector, params.along_vector)
@@ -398,7 +396,7 @@ def _turn_input(source: TensorView, params: TransposeParams, *, has_vectors: boo
 
 
 def _turn_output(output: TensorView, params: TransposeParams) -> tuple[TensorView, TensorView, TensorView]:
-    """Put copies in shared memory and in registers between an output and what it is a copy of; return (shared, registers, output)."""
+    """Insert copies in shared memory and in registers between an output and its source; return (shared, registers, output)."""
     shared = cache_before(output)
     registers = cache_before(output)
     _swizzle(shared, params.tile_elems, params.along_vector, params.across_vector)
@@ -406,7 +404,7 @@ def _turn_output(output: TensorView, params: TransposeParams) -> tuple[TensorVie
 
 
 def tiles_of(reference: TensorView, analysis: TransposeAnalysis, cut: Cut, params: TransposeParams) -> tuple[IterDomain, IterDomain]:
-    """Bring the loops of the reference to [tiles, across, along]; return the axes along and across that were cut into tiles."""
+    """Transform the loops of the reference to [tiles, across, along]; return the axes along and across that were split into tiles."""
     arrange(reference, places_in_order(analysis.reference.get_logical_domain(), cut.order, analysis.axes))
     outer, across, along = merge_two_runs(reference, len(cut.across), len(cut.along))
     across_tiles, across_part = split_axis(reference, across, params.tile_elems)
@@ -418,7 +416,7 @@ def tiles_of(reference: TensorView, analysis: TransposeAnalysis, cut: Cut, param
 
 
 def _turned_side(tensor: TensorView, params: TransposeParams, *, has_vectors: bool) -> None:
-    """Bring the loops of a tensor from [tiles, across, along] to those of the turned side."""
+    """Transform the loops of a tensor from [tiles, across, along] to those of the turned side."""
     reorder(tensor, {1: 2, 2: 1})
     _threads(tensor, params.across_vector, params, params.turned_unroll)
     if has_vectors and params.across_vector > 1:
@@ -428,7 +426,7 @@ def _turned_side(tensor: TensorView, params: TransposeParams, *, has_vectors: bo
 
 
 def _straight_side(reference: TensorView, params: TransposeParams) -> None:
-    """Bring the loops of the reference from [tiles, across, along] to those of the straight side."""
+    """Transform the loops of the reference from [tiles, across, along] to those of the straight side."""
     _threads(reference, params.along_vector, params, params.unroll)
 
 

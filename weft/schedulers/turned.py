@@ -22,12 +22,12 @@ MOST_TURNED_ROWS = 32
 LANES_ALONG_COLUMNS = 8
 TURNED_THREADS = 128
 READ_BITS = 64
-"""Lanes of a warp along columns: with vectors of 16 bytes they read lines of 128 bytes, and the four rows of lanes store 32 bytes of a column of 4 bits.
-Bits of neighbouring columns that are read from shared memory at once: lanes lie 16 bytes apart, so that reads of single columns wait for each other's banks."""
+"""Lanes of a warp along columns: with vectors of 16 bytes they read lines of 128 bytes, and the four rows of lanes store 32 bytes of a column of 4 bits. Bits
+of neighbouring columns that are read from shared memory at once: lanes are 16 bytes apart, so reads of single columns would have bank conflicts."""
 
 
 def turned_outputs(outputs: list[TensorView], axes: LoopAxes, shape: ReductionShape) -> list[TensorView]:
-    """Return the outputs whose innermost axis in memory is the reduced one, where tiles can turn them: it is a single axis of few elements, a constant."""
+    """Return the outputs whose innermost axis in memory is the reduced one, if tiles can transpose them: it is a single axis with a small constant extent."""
     if shape.is_inner or len(shape.reduced) != 1:
         return []
     (reduced,) = shape.reduced
@@ -38,9 +38,8 @@ def turned_outputs(outputs: list[TensorView], axes: LoopAxes, shape: ReductionSh
 
 
 def schedule_turned(reference: TensorView, axes: LoopAxes, shape: ReductionShape, vector_elems: int, bdimx: int, bdimy: int, unswitch: bool) -> int:
-    """Transform and bind [BIDx, BIDy, one, rows, TIDy = tiles above each other, TIDx, vector]; return how many axes stand left of the rows.
-
-    unswitch: all of a block's work stands in the axis `one`, which is unswitched: conditions between rows keep the compiler from computing several at once.
+    """Transform and bind [BIDx, BIDy, one, rows, TIDy = tiles above each other, TIDx, vector]; return the number of axes outside of the rows. unswitch: the
+    whole work of a block is inside the unswitched axis `one`, because conditions between rows keep the compiler from computing several at once.
     """
     arrange(reference, class_order(reference, shape, axes))
     run = len(shape.runs[-1].classes)
@@ -69,10 +68,9 @@ def schedule_turned(reference: TensorView, axes: LoopAxes, shape: ReductionShape
 
 
 def turn(turned: list[tuple[TensorView, TensorView]], passes: Passes, row_axes: int, again: Sequence[TensorView] = ()) -> None:
-    """Let the rows of a thread be the innermost loop of turned outputs and of what is computed for these alone, in vectors.
-
-    turned: (local tensor, output). Before: loops are those of `schedule_turned`. row_axes: how many of them stand left of the rows.
-    again: reads of shared memory for these alone. After: [..., TIDx, pieces of columns, columns, rows], of `again` with the columns of a piece as the vector.
+    """Make the rows of a thread the innermost, vectorized loop of transposed outputs and of tensors computed only for these. turned: (local tensor, output).
+    Before: loops are those of `schedule_turned`. row_axes: number of axes outside of the rows. again: reads of shared memory only for these. After: [..., TIDx,
+    pieces of columns, columns, rows], of `again` with the columns of a piece as the vector.
     """
     wanted: list[TensorView] = []
     for local, output in turned:

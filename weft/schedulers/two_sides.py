@@ -31,12 +31,12 @@ from .packed import min_vector_elems, thread_vector_bits
 class TwoSidedFacts:
     """Numbers of a fusion with row and column reductions, for one set of sizes.
 
-    rows: of the part before the results of columns; its outputs and weights are those of the rows. has_row_results: a row reduction is used over the row.
-    column_results: reductions over the rows. column_accumulator_bits: of all of them, per column. column_bits: what enters and leaves per column at the end.
-    has_single_axes: some tensors have axes of one element behind others, where no vector is found; in front of all others they are in nobody's way.
-    begins_with_units: all inputs that are rows begin with a unit of bulk copies. row_inputs, row_outputs: tensors that are rows.
-    row_folds: folds over lanes, one behind the other, that combine the partial results of a row.
-    online: the same with a maximum and the sum of exponentials below it as one reduction; None where there is no such pair.
+    rows: facts of the part before the column results, with the outputs and weights of the rows. has_row_results: the result of a row reduction is used over the
+    row. column_results: number of reductions over the rows. column_accumulator_bits: of all of them, per column. column_bits: bits read and written per column
+    at the end. has_single_axes: some tensors have axes of one element inside others, which prevents vectors; as outermost axes they do not matter.
+    begins_with_units: all row inputs begin at a unit of bulk copies. row_inputs, row_outputs: tensors that are rows.
+    row_folds: dependent reductions across lanes that combine the partial results of a row. online: the same facts with a maximum and the sum of exponentials
+    relative to it as one reduction; None if there is no such pair.
     """
 
     rows: PersistentFacts
@@ -53,7 +53,8 @@ class TwoSidedFacts:
 
 
 class TwoSidedAnalysis(RowAnalysis):
-    """What does not depend on sizes. shape: of the row reductions; columns: of the others; column_tensors: results of columns and what needs them."""
+    """The facts that do not depend on sizes. shape: of the row reductions; columns: of the others; column_tensors: column results and the tensors that depend
+    on them."""
 
     can_read_singly = False
 
@@ -86,7 +87,7 @@ class TwoSidedAnalysis(RowAnalysis):
         self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if buffers.first_pass.get(t, 0) > 0)
         self.row_folds = max((MONOIDS[e.attributes["kind"]].lane_folds for e in shape.reductions if isinstance(e, ReductionOp)), default=1)
         self.online: TwoSidedAnalysis | None = None
-        """Of the fusion with maxima and the sums of exponentials below them folded together."""
+        """The analysis of the fusion with each maximum and the sum of exponentials relative to it as one reduction."""
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> TwoSidedFacts:
         """Return the facts for these sizes."""
@@ -117,7 +118,7 @@ class TwoSidedAnalysis(RowAnalysis):
 
 
 def column_operands(column_tensors: set[TensorView]) -> set[TensorView]:
-    """Return what is read beside the results of columns to compute others, back to the inputs."""
+    """Return the tensors that are read together with column results, back to the inputs."""
     found: set[TensorView] = set()
     stack = [t for tensor in column_tensors if not _is_total(tensor) for t in _operands(tensor) if t not in column_tensors]
     while stack:
@@ -183,7 +184,7 @@ def analyze_two_sides(fusion: Fusion, axes: LoopAxes | None = None) -> TwoSidedA
 
 
 def _without_loops(fusion: Fusion, axes: LoopAxes, inner: ReductionShape, outer: ReductionShape, column_tensors: set[TensorView]) -> str | None:
-    """Return which tensor neither the loops over rows nor those over columns compute, or None."""
+    """Return a tensor that neither the loops over rows nor those over columns compute, or None."""
     for total in (e.outputs[0] for e in outer.reductions):
         operand = _operands(total)[0]  # type: ignore[arg-type]
         if not inner.reduced <= axes.concrete(operand):
@@ -207,11 +208,11 @@ def behind(fusion: Fusion, columns: ReductionShape) -> set[TensorView]:
 
 
 def _axes_of_one_element(tensor: TensorView, axes: LoopAxes) -> set[IterDomain]:
-    """Return the axes of one element of a reduction's output, each by what stands for all that are the same."""
+    """Return the axes of one element of a reduction's output, each as the representative of its class."""
     return {axes.maps.exact(a) for a in tensor.get_logical_domain() if a.is_broadcast()}
 
 
 def _has_single_axes(tensor: TensorView, axes: LoopAxes) -> bool:
-    """True when an axis of one element lies behind one that has a loop."""
+    """True if an axis of one element is inside an axis that has a loop."""
     has_loop = [axes.of(a) is not None for a in tensor.get_logical_domain()]
     return True in has_loop and not all(has_loop[has_loop.index(True) :])

@@ -29,7 +29,7 @@ from .passing import Passing, piece_cost, resident_blocks
 
 @dataclass(frozen=True, slots=True)
 class KeptColumns:
-    """Params of kernels, named as in `OuterParams`; arrays with one element each, but for the vector, which all share."""
+    """Params of kernels, named as in `OuterParams`; arrays with one element per kernel, except the vector, which is common."""
 
     vector_elems: int
     bdimx: Any
@@ -40,7 +40,7 @@ class KeptColumns:
 
 
 def work_of_kept_columns(p: KeptColumns, f: PersistentFacts, arch: Arch, c: Fitted = FITTED) -> Passing:
-    """Return what the kernels do. A block loads all that it has of its columns, folds it as often as there are passes, and stores its results."""
+    """Return what the kernels do. A block loads its part of its columns, reduces it in each pass, and stores its results."""
     t, levels, v = arch.latencies, max(1, f.passes - 1), p.vector_elems
     threads, inputs = p.bdimx * p.bdimy, max(1, f.vectorizable_inputs)
     warps = np.ceil(threads / WARP_THREADS)

@@ -28,7 +28,8 @@ from .passing import Passing, resident_blocks
 
 @dataclass(frozen=True, slots=True)
 class LongRows:
-    """Params of a kernel, named as in `PersistentParams`. is_reread: each pass reads the row again; else shared memory has it. shared_bytes: of a block."""
+    """Params of a kernel, named as in `PersistentParams`. is_reread: each pass reads the row again; otherwise it is in shared memory. shared_bytes: per
+    block."""
 
     is_reread: bool
     vector_elems: int
@@ -48,7 +49,7 @@ def work_of_long_rows(p: LongRows, f: PersistentFacts, arch: Arch, c: Fitted = F
     rounds = math.ceil(vectors / p.unroll)
     again = p.is_projected and f.projected_bits is not None and f.projected_bits < f.persistent_bits
     mufu = p.vector_elems * vectors * (f.mufu + (again and f.recompute_has_exact_exp))
-    # each pass reads the row, from memory or from where it is kept, where it is written first
+    # each pass reads the row, from memory, or from shared memory, where it is written first
     accesses = inputs * (f.passes + (not p.is_reread)) + f.broadcast_operands + (f.output_bits > 0)
     operations = f.instructions + again * f.recompute_instructions
     instructions = vectors * (OP_INSTRUCTIONS * operations * p.vector_elems + ACCESS_INSTRUCTIONS * accesses) + levels * RESULT_INSTRUCTIONS + STEP_INSTRUCTIONS
@@ -72,15 +73,14 @@ def work_of_long_rows(p: LongRows, f: PersistentFacts, arch: Arch, c: Fitted = F
 
 
 def work_of_copied_rows(p: LongRows, iterations: int, f: PersistentFacts, arch: Arch, c: Fitted = FITTED) -> Passing:
-    """Return what a kernel does whose rows cp.async copies into shared memory. iterations: of a block over its part of a row.
-
-    A block waits for its row and then stores, and only others of its multiprocessor use memory meanwhile: so its life is that of its bytes at its share of
-    memory, of its instructions beside those of the others, and of their starts.
+    """Return what a kernel does whose rows cp.async copies into shared memory. iterations: of a block over its part of a row. A block waits for its row and
+    then stores, and only other blocks of its multiprocessor use memory meanwhile: so its duration is that of its bytes at its share of the memory rate, of its
+    instructions together with those of the others, and of their starts.
     """
     t, levels, warps = arch.latencies, max(1, f.passes - 1), p.bdimx / WARP_THREADS
     accesses = max(1, f.vectorizable_inputs) * (f.passes + 1) + f.broadcast_operands + (f.output_bits > 0)
     of_vector = OP_INSTRUCTIONS * f.instructions * p.vector_elems + ACCESS_INSTRUCTIONS * accesses + 2 * DIVISION_INSTRUCTIONS  # to load and to store
-    vectors = f.reduction_elems / (p.vector_elems * p.bdimx * p.cluster_blocks)  # those that are not there cost little
+    vectors = f.reduction_elems / (p.vector_elems * p.bdimx * p.cluster_blocks)  # vectors beyond the row cost little
     instructions = vectors * of_vector + levels * RESULT_INSTRUCTIONS + STEP_INSTRUCTIONS
     blocks, moved = f.iteration_elems * p.cluster_blocks, f.total_elems * max(1, f.input_bits + f.output_bits) / 8
     resident = float(resident_blocks(p.bdimx, p.max_registers, p.shared_bytes, arch))

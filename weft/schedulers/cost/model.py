@@ -26,7 +26,7 @@ from .parts import (
 from .work import Work
 
 SECOND_PASS = 0.5
-"""Part of a step's instructions that can run while sums are exchanged, in a block or in a cluster: those of the second of two passes."""
+"""Fraction of a step's instructions that can run while sums are exchanged, in a block or in a cluster: those of the second of two passes."""
 
 
 def time_ns(w: Work, arch: Arch, c: Fitted = FITTED) -> Any:
@@ -35,7 +35,7 @@ def time_ns(w: Work, arch: Arch, c: Fitted = FITTED) -> Any:
     instructions = OP_INSTRUCTIONS * w.element_instructions + ACCESS_INSTRUCTIONS * w.access_instructions + RESULT_INSTRUCTIONS * w.row_results
     instructions = instructions + STEP_INSTRUCTIONS + c.predicate * w.predicates + c.spill * np.maximum(0.0, w.needed_registers - w.max_registers)
     issue = w.warps * np.maximum(instructions, MUFU_CLOCKS * w.mufu) / SUB_PARTITIONS / clock
-    own = instructions * alone_factor(w.warps, c.alone / (1.0 + w.is_behind)) / clock  # two passes that do not need each other: a warp waits for neither
+    own = instructions * alone_factor(w.warps, c.alone / (1.0 + w.is_behind)) / clock  # two independent passes hide each other's latency
     wait = (w.wait_clocks + c.cluster * w.cluster_clocks) / clock
     hidden = w.is_behind * np.minimum(wait, SECOND_PASS * own)
     chain = own + wait - hidden + c.bulk * w.bulk_copies / clock

@@ -13,26 +13,29 @@ import numpy as np
 from ...arch import MUFU_LANES, SUB_PARTITIONS, WARP_THREADS, Arch, Latencies
 
 OP_INSTRUCTIONS, ACCESS_INSTRUCTIONS, RESULT_INSTRUCTIONS, STEP_INSTRUCTIONS = 0.76, 6.5, 50.0, 60.0
-"""Of a thread: for an operation that the op registry counts, an access to memory, a result of a row, a step. Source: machine code of 73 kernels (sm_90a)."""
+"""Instructions per thread for an operation counted by the op registry, an access to memory, a result of a row, a step. Source: machine code of 73 kernels
+(sm_90a)."""
 DIVISION_INSTRUCTIONS = 5.0
-"""Of a thread, for an index that is divided by a size of the call, whose factor the host computes (`device/divide.cuh`): a shift, a product, a shift; a second
-product and a difference for the remainder."""
+"""Instructions per thread to divide an index by a size of the call, with a factor that the host computes (`device/divide.cuh`): a shift, a product, a shift; a
+second product and a difference for the remainder."""
 RANDOM_INSTRUCTIONS = 87.0
-"""Of a thread, for the random numbers of a vector that shares their rounds with no other: one call of Philox in machine code (sm_90a); further ones take 62."""
+"""Instructions per thread for the random numbers of a vector that shares Philox rounds with no other: one call of Philox in machine code (sm_90a); further ones
+take 62."""
 MUFU_CLOCKS = WARP_THREADS * SUB_PARTITIONS / MUFU_LANES
-"""Of a scheduler for one special function of a warp."""
+"""Clocks of a warp scheduler for one special function of a warp."""
 FETCH_NS = 2.0
-"""Of an instruction that runs for the first time: its 16 bytes at 8 bytes per ns. An estimate; kernels that were timed tell 1 from 3 but not from 2.4."""
+"""Time to fetch an instruction that runs for the first time: 16 bytes at 8 bytes per ns. An estimate; timed kernels distinguish it from 1 and 3, but not from
+2.4."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The numbers that are fitted, the same for all chips and templates. bench/fit_cost.py makes the first eight, bench/fit_ways.py the last one.
+    """The fitted numbers, the same for all chips and schedulers. bench/fit_cost.py makes the first eight, bench/fit_ways.py the last one.
 
-    latency, l2: of memory and of L2 while they are busy, over that of a lone load. sharpness: how far the slowest of several bounds hides the others.
-    cluster: of an exchange in a cluster over a bare barrier of it. bulk: clocks of the thread that issues a bulk copy. spill: instructions for each register
-    that a thread lacks. alone: clocks of a warp between two of its instructions. predicate: instructions for a vector that asks whether it exists.
-    preference: how much faster a pipeline must be predicted to be taken instead of rows in registers.
+    latency, l2: latency of memory and of L2 under load, divided by that of a single load. sharpness: how far the slowest of several bounds hides the others.
+    cluster: time of an exchange in a cluster, divided by that of its barrier alone. bulk: clocks of the thread that issues a bulk copy. spill: instructions per
+    missing register. alone: clocks of a warp between two of its instructions. predicate: instructions for the bounds check of a vector. preference: how much
+    faster a pipeline must be predicted to be taken instead of rows in registers.
     """
 
     latency: float = 2.76
@@ -50,60 +53,61 @@ FITTED = Fitted()
 
 
 def fold_clocks(threads: Any, t: Latencies) -> Any:
-    """Clocks of a reduction over the threads of a row: a shuffle and an operation for each level, in a warp and then over warps."""
+    """Clocks of a reduction over the threads of a row: a shuffle and an operation per level, in a warp and then over warps."""
     in_warp, warps = np.minimum(WARP_THREADS, threads), np.maximum(1.0, threads / WARP_THREADS)
     return (np.log2(in_warp) + np.log2(warps)) * (t.shuffle_latency_clocks + t.arithmetic_latency_clocks)
 
 
 def barrier_clocks(warps: Any, t: Latencies) -> Any:
-    """Clocks of a barrier among the warps of a block, and of reading what others left in shared memory."""
+    """Clocks of a block barrier, and of reading the other warps' results from shared memory."""
     return t.barrier_clocks + t.barrier_warp_clocks * warps + t.shared_latency_clocks
 
 
 def alone_factor(warps: Any, alone: float) -> Any:
-    """Clocks per instruction of a block that has a multiprocessor for itself: its schedulers issue in turn, and a warp waits between two instructions."""
+    """Clocks per instruction of a block that is alone on a multiprocessor: its schedulers alternate between warps, and a warp waits between two
+    instructions."""
     return np.sqrt((warps / SUB_PARTITIONS) ** 2 + alone**2)
 
 
 def clusters_at_once(blocks: Any, arch: Arch) -> Any:
-    """Clusters of so many blocks that run at once for certain, each block with a multiprocessor of its own.
+    """Clusters of so many blocks that certainly run at once, with one block per multiprocessor.
 
-    A cluster lies within a group of multiprocessors, whose numbers the driver does not tell: pairs always fit, and larger ones leave up to an eighth idle.
+    A cluster lies within a group of multiprocessors (GPC), whose sizes the driver does not report: pairs always fit, and larger clusters leave up to an eighth
+    idle.
     """
     usable = np.where(blocks <= 2, arch.sm_count, arch.sm_count - arch.sm_count // 8)
     return np.maximum(1, usable // blocks)
 
 
 L2_KEEPS, L2_LOSES = 0.25, 1.0
-"""Parts of L2: what is in work and takes less than the first is read again from L2, and from memory when it takes more than the second; in between in part."""
+"""Fractions of L2: if the data in flight take less than the first, re-reads hit L2; if more than the second, they go to memory; in between in part."""
 
 
 def rereads_from_memory(bytes_in_work: Any, arch: Arch) -> Any:
-    """Part of what is read again that comes from memory and not from L2, where so many bytes are read before that."""
+    """Fraction of re-reads that come from memory and not from L2, if so many bytes are read in between."""
     low, high = arch.l2_bytes * L2_KEEPS, arch.l2_bytes * L2_LOSES
     return np.minimum(1.0, np.maximum(0.0, (bytes_in_work - low) / (high - low)))
 
 
 FULL_ROUNDS = 12
-"""Blocks of a multiprocessor from which on the last round of them costs nothing."""
+"""Rounds of blocks per multiprocessor from which on the last, partial one costs nothing."""
 
 
 def balance(blocks: float, arch: Arch) -> float:
-    """Part of the multiprocessors' time that whole blocks can fill."""
+    """Fraction of the multiprocessors' time that whole blocks can fill."""
     per_sm = blocks / arch.sm_count
     return 1.0 if per_sm >= FULL_ROUNDS else per_sm / -(-blocks // arch.sm_count)
 
 
 THREAD_REGISTERS, LOOP_REGISTERS, OPERATION_REGISTERS = 16, 8, 0.1
-"""Of a thread: its place and what does not change; a loop; for each operation between loads and stores. Chosen near a fit to 12,400 kernels for an H200
-whose registers no limit cut (bench/results/plain.json and pointwise.json), which gives 16.5, 8.5 and 0.09."""
+"""Registers per thread: for its indices and constants; for a loop; per operation between loads and stores. Chosen near a fit to 12,400 kernels for an H200 that
+had no register limit (bench/results/plain.json and pointwise.json), which gives 16.5, 8.5 and 0.09."""
 ADDRESS_REGISTERS = 2
-"""Of 64 bits."""
+"""Registers of a 64-bit address."""
 
 
 def registers(loaded: Any, operations: Any, *, held: Any = 0.0, has_loop: bool = True) -> Any:
-    """Return the registers that a thread needs, for kernels whose blocks come and go.
-
-    loaded: words of 32 bits that it loads before their first use; held: words that it keeps through a loop, as sums.
+    """Return the registers per thread of kernels without staying blocks. loaded: words of 32 bits that are loaded before their first use; held: words that are
+    kept through a loop, such as sums.
     """
     return THREAD_REGISTERS + LOOP_REGISTERS * has_loop + loaded + held + OPERATION_REGISTERS * operations

@@ -17,26 +17,27 @@ from ...arch import REGISTERS_PER_WARP_GRANULARITY, SECTOR_BYTES, SHARED_GRANULA
 from .parts import FITTED, MUFU_CLOCKS, Fitted
 
 PIECE_BYTES = SECTOR_BYTES / 2
-"""That memory moves beside each piece of neighbouring bytes, where it begins or ends within a sector."""
+"""Bytes moved in addition to each piece of neighbouring bytes, because it begins or ends within a sector."""
 LEAST_BUSY = 0.625
-"""Part of the multiprocessors that can draw all that memory gives. Measured on an H200: one draws 1.6 times its share while others idle."""
+"""Fraction of the multiprocessors that can use the whole memory bandwidth. Measured on an H200: one uses 1.6 times its share while others idle."""
 DRAIN = 0.1
-"""Of what blocks have under way at once, the part in whose time memory does less: the first blocks load and store nothing, the last ones end one by one."""
+"""Fraction of the bytes in flight at once during which memory is not fully used: the first blocks load and do not store yet, the last ones end one by one."""
 LINE_CLOCKS = 2.0
-"""Of a multiprocessor, for each line of memory that an access of a warp touches. Source: sums of rows of 128 bytes by 1 to 8 threads each, on one H200."""
+"""Clocks of a multiprocessor per cache line that an access of a warp touches. Source: sums of rows of 128 bytes by 1 to 8 threads each, on one H200."""
 FEW_WAVES = 4
-"""Rounds of blocks up to which the last one is counted as a whole; of more, blocks end at different times, and the last ones overlap with others."""
+"""Rounds of blocks up to which the last one counts as a whole; with more rounds, blocks end at different times, and the last ones overlap with others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passing:
     """Numbers, or numpy arrays with one element per kernel.
 
-    dram_bytes: that must move through memory, more where memory gives more than is used; block_bytes: that a block has asked for at once. blocks: of the grid;
-    warps: of a block; resident: blocks that a multiprocessor holds, seats: that the chip does. rounds: of a thread's loads, each begun when those before have
-    arrived. instructions, mufu: of a thread, in all. lines: that all accesses of a block touch. wait_clocks: of the chain of a block, beside its loads and
-    instructions. exchange_ns: of blocks with each other. end_clocks: of a block, behind its loads, where no other block's work hides the last one's: it stores
-    all that it has at its end. tail: of the time of memory, over the rounds of blocks (`FEW_WAVES` at least): what is lost where blocks end at different times.
+    dram_bytes: bytes through memory, including unused parts of sectors; block_bytes: bytes that a block has in flight at once. blocks: of the grid; warps: of a
+    block; resident: resident blocks of a multiprocessor, seats: of the chip. rounds: batches of a thread's loads, each issued when the one before has arrived.
+    instructions, mufu: of a thread, in total. lines: cache lines that all accesses of a block touch. wait_clocks: latencies of a block besides its loads and
+    instructions. exchange_ns: of the exchange between blocks. end_clocks: of a block after its loads, which no other block hides for the last one, because it
+    stores everything at its end. tail: fraction of the time of memory, divided by the rounds of blocks (`FEW_WAVES` at least), that is lost because blocks end
+    at different times.
     """
 
     dram_bytes: Any
@@ -56,7 +57,7 @@ class Passing:
 
 
 def resident_blocks(threads: Any, registers: Any, shared_bytes: Any, arch: Arch) -> Any:
-    """Return how many blocks a multiprocessor holds, as `Arch.blocks_per_sm` does, for arrays."""
+    """Return the resident blocks per multiprocessor, like `Arch.blocks_per_sm`, for arrays."""
     warps = np.ceil(threads / arch.warp_threads)
     per_warp = np.ceil(registers * arch.warp_threads / REGISTERS_PER_WARP_GRANULARITY) * REGISTERS_PER_WARP_GRANULARITY
     by_registers = arch.registers_per_sm // SUB_PARTITIONS // per_warp * SUB_PARTITIONS // warps
@@ -66,7 +67,7 @@ def resident_blocks(threads: Any, registers: Any, shared_bytes: Any, arch: Arch)
 
 
 def piece_cost(bytes_at_once: Any) -> Any:
-    """Return the bytes that move through memory for each that is used, where a block has so many neighbouring bytes of a row at a time."""
+    """Return the bytes moved through memory per used byte, if a block accesses so many neighbouring bytes of a row at a time."""
     return 1.0 + PIECE_BYTES / np.maximum(1.0, bytes_at_once)
 
 

@@ -50,11 +50,11 @@ def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = F
     element_accesses = v * reads["element_accesses"]
     divisions = np.where(v > 1, reads["vector_divisions"] + v * reads["element_divisions"], reads["scalar_divisions"])
     accesses = reads["vector_accesses"] + element_accesses
-    divisions = divisions + 2 * f.divides_rows * (p.break_point != len(f.extents_elems) - 1)  # the place of a scale in its tile
+    divisions = divisions + 2 * f.divides_rows * (p.break_point != len(f.extents_elems) - 1)  # the position of a scale in its tile
     per_vector = OP_INSTRUCTIONS * f.instructions * v + ACCESS_INSTRUCTIONS * accesses + DIVISION_INSTRUCTIONS * divisions
     per_row = ACCESS_INSTRUCTIONS * (1 + reads["row_accesses"]) + DIVISION_INSTRUCTIONS * reads["row_divisions"]
     instructions = STEP_INSTRUCTIONS + used * vectors * per_vector + (p.break_point > 0) * p.unroll_outer * per_row
-    wait = fold_clocks(np.maximum(1.0, f.block_elems / v), t) + p.is_phased * t.l1_latency_clocks  # lanes that share a block of elements
+    wait = fold_clocks(np.maximum(1.0, f.block_elems / v), t) + p.is_phased * t.l1_latency_clocks  # lanes that hold a block of elements together
     # memory
     width = max(1, f.max_dtype_bits) / 8
     along = np.minimum(lanes * v, right) * width
@@ -83,7 +83,7 @@ def needed_registers(f: PointwiseFacts, reads: Reads, p: Pointwise) -> Any:
 
 
 def _sides(p: Pointwise, f: PointwiseFacts) -> tuple[Any, Any, Reads]:
-    """Return the indices left and right of the break, and the counts of `IndexWork` there."""
+    """Return the number of indices left and right of the break, and their counts of `IndexWork`."""
     count = max(1, len(f.extents_elems))
     left = np.array([math.prod(f.extents_elems[:n]) for n in range(count)], float)[p.break_point]
     table = np.array([[astuple(w) for w in work] for work in (f.index_work, f.phased_index_work)], float)
@@ -92,12 +92,12 @@ def _sides(p: Pointwise, f: PointwiseFacts) -> tuple[Any, Any, Reads]:
 
 
 def step_bytes(f: PointwiseFacts, place: int) -> float:
-    """Return what moves while the loops from `place` on run once."""
+    """Return the bytes moved while the loops from `place` on run once."""
     return f.broadcast[place].left_step_bits(math.prod(f.extents_elems[place:])) / 8
 
 
 def _spread_bits(p: Pointwise, f: PointwiseFacts, arch: Arch) -> Any:
-    """Return the bits of what varies over a part of the loops: once each, and again for each index of the loops left of them where L2 has lost them since."""
+    """Return the bits read of operands that depend on a part of the loops: once each, and again per index of the outer loops if L2 has evicted them since."""
     found: Any = 0.0
     for bits, places in f.spread:
         whole = bits * math.prod(f.extents_elems[n] for n in places)

@@ -28,12 +28,12 @@ from .parts import (
 from .passing import Passing, piece_cost, resident_blocks
 
 SHIFTED_ACCESSES = 3
-"""Of a vector that begins at any element: words of 32 bits."""
+"""Accesses for a vector that begins at any element: words of 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reductions:
-    """Params of kernels, named as in `ReductionParams`; arrays with one element each, but for what all share."""
+    """Params of kernels, named as in `ReductionParams`; arrays with one element per kernel, except common values."""
 
     is_outer: bool
     is_3d: Any
@@ -50,11 +50,11 @@ class Reductions:
 
 
 ROW_TAIL = 0.3
-"""`Passing.tail` of blocks that read rows: memory has less to do while the last of them end, and the more rounds they come in, the shorter they are."""
+"""`Passing.tail` of blocks that read rows: memory is not fully used while the last ones end; with more rounds the blocks are shorter."""
 
 
 def needed_registers(f: ReductionFacts, loaded: Any, vector: Any, *, is_outer: bool) -> Any:
-    """Return the registers of a thread that loads so many words before their first use; one of columns has sums of its own for each element."""
+    """Return the registers of a thread that loads so many words before their first use; a thread of columns has a sum per element."""
     held = vector * (f.accumulator_bits / 32 + f.column_inputs) if is_outer else f.accumulator_bits / 32
     return registers(loaded, f.instructions, held=held)
 
@@ -81,14 +81,14 @@ def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted =
     words = SHIFTED_ACCESSES if p.overlaps else np.maximum(1, v * bits / 32)
     needed = needed_registers(f, p.unroll * inputs * words, v, is_outer=p.is_outer)
     lacking = np.maximum(0.0, needed - p.max_registers)
-    # what a warp touches at once, and what it leaves of a line for later
+    # the lines that a warp touches at once, and the parts of lines that it uses later
     piece = np.minimum(run, p.bdimx * v) * bits / 8
-    if p.is_outer:  # rows that one block has whole are neighbours
+    if p.is_outer:  # whole rows of one block are neighbours
         piece = np.where(p.bdimx * v >= run, piece * p.bdimy, piece)
     lines = np.maximum(WARP_THREADS * v * bits / 8 / LINE_BYTES, WARP_THREADS / np.minimum(WARP_THREADS, p.bdimx))
     visit = piece if p.is_outer else np.minimum(run * bits / 8, piece * p.unroll)
     visit = np.maximum(1.0, visit)
-    # blocks of neighbouring columns run at the same time; of a row, what one access of a block takes is a piece as well, since other rows' come between
+    # blocks of neighbouring columns run at the same time; an access of a block to a row is also a piece, because accesses to other rows come between
     cost = np.maximum(1.0, SECTOR_BYTES / visit) if p.is_outer else piece_cost(visit) + piece_cost(piece) - 1.0
     accesses = vectors * inputs * (SHIFTED_ACCESSES if p.overlaps else 1)
     # folding

@@ -25,8 +25,8 @@ class ShortTileParts:
 
 @dataclass(frozen=True, slots=True)
 class ShortTileFacts:
-    """long, short, batches: elements. straight, moved: how many inputs and outputs lie along the long run, and how many along the short one; bits: of all of
-    them, of an element, moved_bits: of the latter. instructions, mufu: of an element."""
+    """long, short, batches: elements. straight, moved: number of inputs and outputs with the long run innermost, and with the short one; bits: of all of them,
+    per element, moved_bits: of the latter. instructions, mufu: of an element."""
 
     long: int
     short: int
@@ -45,7 +45,7 @@ def work_of_short_tiles(p: ShortTileParts, f: ShortTileFacts, arch: Arch) -> Pas
     warps = np.ceil(p.threads / WARP_THREADS)
     blocks = np.ceil(f.long / tile) * f.batches
     used = f.long * f.batches / (blocks * tile)
-    accesses = f.short * (f.straight + 3 * f.moved) * used  # what is moved is also written to shared memory, and read there
+    accesses = f.short * (f.straight + 3 * f.moved) * used  # moved elements are also written to shared memory and read from it
     instructions = OP_INSTRUCTIONS * f.instructions * elems + ACCESS_INSTRUCTIONS * accesses + STEP_INSTRUCTIONS
     needed = registers(elems * f.bits / max(1, f.straight + f.moved) / 32, f.instructions, has_loop=False)
     resident = resident_blocks(p.threads, needed, tile * f.short * f.moved_bits / 8, arch)

@@ -15,10 +15,10 @@ from .parts import ACCESS_INSTRUCTIONS, DIVISION_INSTRUCTIONS, FITTED, OP_INSTRU
 from .passing import Passing, piece_cost, resident_blocks
 
 SHARED_INSTRUCTIONS = 2.5
-"""Of a thread, for an element that is read from or written to a tile by itself: its address, changed by the swizzle, and the access."""
+"""Instructions per thread to read or write a single element of a tile: its swizzled address, and the access."""
 ROW_VECTOR_INSTRUCTIONS = 45.0
-"""Of a thread, beside the access, for a vector of a row that begins anywhere: what goes from lane to lane, the bytes of two vectors picked, the ends of a
-row. Counted in machine code for the H200 (device/row_vectors.cuh)."""
+"""Instructions per thread, besides the access, for a vector of a row that begins anywhere: exchange between lanes, selection of bytes of two vectors, the ends
+of a row. Counted in machine code for the H200 (device/row_vectors.cuh)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Tiles:
 class TileFacts:
     """along, across, batches: elements. straight_inputs, turned_inputs, straight_outputs, turned_outputs: how many tensors; bits: of all of them, of an
     element. turned_bits: of those in tiles. instructions, mufu: of an element.
-    is_along_cut, is_across_cut: what is written has rows along (across) that begin within lines, so that neighbouring tiles share some.
-    divides_along, divides_across: the other side divides by a size for each of its vectors, to find the row."""
+    is_along_cut, is_across_cut: outputs have rows along (across) that begin within cache lines, so that neighbouring tiles share some.
+    divides_along, divides_across: the other side divides by a size for each vector, to find its row."""
 
     along: int
     across: int
@@ -65,7 +65,7 @@ def work_of_transposes(p: Tiles, f: TileFacts, arch: Arch, c: Fitted = FITTED) -
     elems, warps = tile * tile / p.threads, np.ceil(p.threads / WARP_THREADS)
     straight, turned = elems / p.along_vector, elems / p.across_vector
     blocks = np.ceil(f.along / tile) * np.ceil(f.across / tile) * f.batches
-    used = f.along * f.across * f.batches / (blocks * tile * tile)  # at the ends of rows tiles are not full
+    used = f.along * f.across * f.batches / (blocks * tile * tile)  # tiles at the ends of rows are not full
     tiles = f.turned_inputs + f.turned_outputs
     straight_tensors = max(1, f.straight_inputs + f.straight_outputs)
     accesses = straight * (f.straight_inputs + f.straight_outputs + tiles * (p.along_vector == 1)) + turned * tiles * 2
@@ -76,11 +76,11 @@ def work_of_transposes(p: Tiles, f: TileFacts, arch: Arch, c: Fitted = FITTED) -
     at_once = np.maximum(p.unroll * p.along_vector * f.straight_inputs, p.along_vector * p.unroll)
     needed = registers(at_once * f.bits / max(1, f.straight_inputs + f.straight_outputs + tiles) / 32, f.instructions, has_loop=False)
     straight_piece = np.where(tile >= f.along, f.along * np.minimum(tile, f.across), tile) * (f.bits - f.turned_bits) / 8 / straight_tensors
-    turned_piece = straight_piece  # where nothing lies across, as with lookups alone
+    turned_piece = straight_piece  # if no tensor lies across, as with lookups only
     if tiles:
         turned_piece = np.where(tile >= f.across, f.across * np.minimum(tile, f.along), tile) * f.turned_bits / 8 / tiles
     cost = (f.bits - f.turned_bits) * piece_cost(straight_piece) + f.turned_bits * piece_cost(turned_piece)
-    # a sector moves once more for each row of a tile whose neighbour shares a line and comes much later
+    # a sector moves once more for each row of a tile whose neighbour shares a line and is accessed much later
     is_along_cut, is_across_cut = f.is_along_cut & (tile < f.along), f.is_across_cut & (tile < f.across)
     cut_bits = np.where(p.is_along_first, is_across_cut * f.turned_bits, is_along_cut * (f.bits - f.turned_bits))
     cost = cost + cut_bits * SECTOR_BYTES / np.minimum(straight_piece, turned_piece)

@@ -16,16 +16,14 @@ from .parts import barrier_clocks, clusters_at_once, fold_clocks
 from .work import Work
 
 NOW, AHEAD, CP_ASYNC, TMA = range(4)
-"""How rows come, in the order of `inner_outer_params.LOADS`."""
+"""How rows are loaded, in the order of `inner_outer_params.LOADS`."""
 WHOLE, LEADING, PARTIAL = range(3)
-"""What is known of the batches of a row."""
+"""The values of `fill`: which batches of a row are full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Params of kernels, as arrays with one element each, named as in `InnerOuterParams`; what all share may be a number.
-
-    loads, fill: the numbers above.
+    """Params of kernels, as arrays with one element each, named as in `InnerOuterParams`; common values may be numbers. loads, fill: the constants above.
     """
 
     project_to_inputs: Any
@@ -56,8 +54,8 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What the model knows of a fusion and its sizes, as numbers or arrays. Units: bits and instructions per element; reductions: results per row; folds: over
-    lanes, one behind the other, that combine the partial results of each."""
+    """The facts of a fusion and its sizes for the model, as numbers or arrays. Units: bits and instructions per element; reductions: results per row; folds:
+    dependent reductions across lanes that combine the partial results of each."""
 
     rows: Any
     columns: Any
@@ -94,13 +92,13 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
     walks = 1.0 + p.is_reread * r.phases
     accesses = vectors * (r.inputs * (walks + (p.loads == CP_ASYNC)) + r.outputs)
     access_bytes = WARP_THREADS * p.vector_elems * r.input_bits / np.maximum(1, r.inputs) / 8
-    # a block's waiting in a step
+    # latencies of a block in a step
     phases = np.maximum(1.0, r.phases)
     fold = fold_clocks(row_threads, t)
     barrier = np.where(row_warps > 1, barrier_clocks(warps, t), 0.0)
     exchange = np.where(p.cluster_blocks > 1, t.cluster_barrier_clocks + t.cluster_block_clocks * p.cluster_blocks, 0.0)
     is_ring = p.loads >= CP_ASYNC
-    # adding up: tiles of columns among the blocks, partial results of a tile among the threads
+    # the final sums: tiles of columns are divided among blocks, partial results of a tile among threads
     turns = np.ceil(np.ceil(piece / (p.column_vector_elems * p.lanes)) / p.blocks) * r.column_results
     sharing = p.threads_y * p.groups
     return Work(
@@ -126,26 +124,24 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
 
 
 WEIGHT, KEPT, LOADED_NOW = 1.3, 0.76, 0.37
-"""Registers of a thread for each 32 bits: weights (converted before the loop), rows that stay between passes, are loaded now; one of sums of columns and of
+"""Registers per thread for each 32 bits: of weights (converted before the loop), of rows kept between passes, of rows loaded now; one for sums of columns and
 rows that are loaded ahead."""
 RESULT, ELEMENT, TENSOR, COPY, INSTRUCTION = 2.66, 1.84, 8.15, 0.82, 0.61
-"""For each result of a row, element of a vector that is worked on, tensor (its addresses), asynchronous copy of a step, operation between them. Source of both:
-which of 3,300 kernels spilled, and how much (H200, NVRTC 13.0)."""
+"""Registers per result of a row, element of the current vector, tensor (addresses), asynchronous copy of a step, operation. Source of both: which of 3,300
+kernels spilled, and how much (H200, NVRTC 13.0)."""
 
 
 PHASE = 12.0
-"""Registers for the ends of rows that begin anywhere: an element of each tensor and sum, and its place. Read off some 20 kernels for an H200 that took 8 to 14
-more than they were expected to."""
+"""Registers for the ends of rows that begin anywhere: an element of each tensor and sum, and its position. Read off some 20 kernels for an H200 that took 8 to
+14 more than they were expected to."""
 ROW_BEHIND = 5.5
-"""Registers for each element of a vector of each row of a thread after the first, where a second pass runs behind. Not fitted: read off
+"""Registers per vector element of each row of a thread after the first, if the second pass is delayed (`is_behind`). Not fitted: read off
 some ten kernels for an H200 that took 37 to 71 more than they were expected to."""
 
 
 def needed_registers(p: Kernels, r: Rows) -> Any:
-    """Return what a thread holds at once.
-
-    An element of less than 32 bits has a register of its own where it is loaded alone. Rows that a warp has for itself stay in registers in any case: no
-    barrier keeps the compiler from reading them once.
+    """Return the registers of the values that a thread holds at once. An element of less than 32 bits takes a whole register if it is loaded by itself. Rows of
+    one warp stay in registers in any case, because no barrier prevents the compiler from reading them only once.
     """
     elems = p.batches * p.vector_elems
     bits = r.input_bits / np.maximum(1, r.inputs)

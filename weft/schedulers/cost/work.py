@@ -10,14 +10,13 @@ from typing import Any
 class Work:
     """Numbers, or numpy arrays with one element per kernel.
 
-    dram_bytes: that must move through memory. sms: multiprocessors at work; resident: blocks on each of them; blocks: of the grid. warps: of a block.
-    steps: rounds of a block, each with these instructions of a thread: element_instructions (operations), access_instructions (accesses of vectors),
-    row_results (results of rows), predicates (vectors that ask whether they exist), mufu (special functions). shared_clocks: of a block's accesses.
-    wait_clocks, cluster_clocks: of the chain of a step that no other warp shortens: folds, barriers, loads from shared memory; exchange in a cluster.
-    is_behind: that a step works on the row before while its own sums are exchanged. depth: steps whose loads are under way while a step is worked on; 0: loads
-    begin with the step. bulk_copies: that one thread issues in a step.
-    partial_bytes: of partial results, written and read by L2. column_waits, column_folds: loads after each other, and levels of a fold, when they are added up.
-    needed_registers, max_registers: of a thread.
+    dram_bytes: bytes through memory. sms: busy multiprocessors; resident: blocks on each of them; blocks: of the grid. warps: of a block. steps: loop
+    iterations of a block, each with these instructions of a thread: element_instructions (operations), access_instructions (accesses of vectors), row_results
+    (results of rows), predicates (bounds checks of vectors), mufu (special functions). shared_clocks: of a block's accesses to shared memory. wait_clocks,
+    cluster_clocks: latencies of a step that other warps do not hide: reductions, barriers, loads from shared memory; exchange in a cluster. is_behind: a step
+    does the second pass of the previous row while its own sums are exchanged. depth: steps whose loads are in flight during a step; 0: loads begin with the
+    step. bulk_copies: issued by one thread in a step. partial_bytes: of partial results, written to and read from L2. column_waits, column_folds: dependent
+    loads, and levels of the reduction, when partial results are summed. needed_registers, max_registers: per thread.
     """
 
     dram_bytes: Any
