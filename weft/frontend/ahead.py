@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 MOST_THREADS = 16
 LONGEST_WAIT_S = 10.0
-"""How long a fork waits: a child must not begin while a thread of its parent is in the middle of a compilation."""
+"""How long a fork waits: a child must not be forked while a thread of its parent compiles."""
 
 _running: weakref.WeakSet[Future[None]] = weakref.WeakSet()
 
@@ -34,10 +34,8 @@ _running: weakref.WeakSet[Future[None]] = weakref.WeakSet()
 def start(
     calls: Iterable[tuple[Callable[..., None], Sequence[Any]]], most_threads: int = MOST_THREADS, after: Callable[[], None] | None = None
 ) -> list[Future[None]]:  # fmt: skip
-    """Prepare calls beside the program. Each is a function prepare(values) and what its values will be like; returns what ends with each.
-
-    after: called when all have ended.
-    most_threads: compilers do not hold the interpreter's lock; what reads records does, and more than two threads would only find out the same things.
+    """Prepare calls in background threads. Each is a function prepare(values) and the likeness of its values; returns their futures. after: called when all
+    have ended. most_threads: compilers release the interpreter's lock; reading records holds it, so more than two threads gain nothing for them.
     """
     wanted = list(calls)
     if not wanted:
@@ -45,7 +43,7 @@ def start(
     pool = ThreadPoolExecutor(min(len(wanted), most_threads, os.cpu_count() or 1), thread_name_prefix="weft-ahead")
     futures = [pool.submit(contextvars.copy_context().run, _prepare, prepare, values) for prepare, values in wanted]
     _running.update(futures)
-    if after is not None:  # begins when a thread is free: those that have not ended have theirs
+    if after is not None:  # begins when a thread is free; unfinished calls keep theirs
         _running.add(pool.submit(contextvars.copy_context().run, _end, list(futures), after))
     pool.shutdown(wait=False)
     return futures
@@ -60,7 +58,7 @@ def _end(futures: Sequence[Future[None]], after: Callable[[], None]) -> None:
 
 
 def wait_for_all() -> None:
-    """Wait until what was begun ahead has ended."""
+    """Wait until all background preparations have ended."""
     concurrent.futures.wait(list(_running))
 
 
@@ -74,7 +72,7 @@ def _prepare(prepare: Callable[..., None], likes: Sequence[Any]) -> None:
 
 @dataclass(frozen=True)
 class Likeness:
-    """What a tensor was traced as; open sizes as they were first seen. Units: elements."""
+    """The properties of a traced tensor; symbolic sizes have the traced values. Units: elements."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -87,7 +85,7 @@ class Likeness:
         return 1 + sum((n - 1) * s for n, s in zip(self.sizes, self.strides)) if all(self.sizes) else 0
 
     def value(self) -> torch.Tensor:
-        """Return a tensor like it, without memory of its own; a number on the CPU, which is read, is 0."""
+        """Return a tensor like it, without its own memory; a CPU scalar, whose value is read, is 0."""
         if self.device.type == "cpu" and not self.sizes:
             return torch.zeros((), dtype=self.dtype)
         address = _some_memory(self.device).data_ptr()
@@ -96,7 +94,7 @@ class Likeness:
 
 
 def likenesses(fakes: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Return what stands for traced values; None where one is no tensor and no whole number, or depends on data."""
+    """Return the likenesses of traced values; None if one is neither a tensor nor an integer, or depends on data."""
     out: list[Any] = []
     try:
         for fake in fakes:
@@ -117,12 +115,12 @@ def _numbers(sizes: Iterable[Any]) -> tuple[int, ...]:
 
 @functools.cache
 def _some_memory(device: torch.device) -> torch.Tensor:
-    """A few bytes, aligned for every access as torch's tensors are, whose address stands for that of any tensor."""
+    """A few bytes, aligned like torch's tensors, whose address is used for any tensor."""
     return torch.empty(512, dtype=torch.uint8, device=device)
 
 
 def is_wanted() -> bool:
-    """False where calls are tuned, timed or checked one by one: they are then prepared by themselves."""
+    """False if calls are tuned, timed or checked: then each call prepares itself."""
     options = current()
     return not (options.tune or options.dump or options.isolate)
 

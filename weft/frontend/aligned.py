@@ -18,17 +18,17 @@ from .rewrites import drop_unread, emit
 aten = torch.ops.aten
 
 LEAST_EXTENT = 256
-"""Of each side of a product. A padded operand is read and written once more, which costs as long as some 100 multiplications per element at full speed; an
-estimate that leaves small products alone."""
+"""The least size of each side of a product to pad. A padded operand is read and written once more, which takes as long as some 100 multiplications per element
+at full speed; an estimate that excludes small products."""
 
 
 def _missing(size: int, dtype: torch.dtype) -> int:
-    """The elements up to the next multiple of 16 bytes."""
+    """The number of elements missing to the next multiple of 16 bytes."""
     return -size % (16 // dtype.itemsize)
 
 
 def align_products(graph: Graph) -> None:
-    """Write a graph anew, in place, with equal results: the sizes of its products of 16-bit matrices are multiples of 16 bytes where that is faster."""
+    """Rewrite a graph, in place, with equal results: pad the sizes of its 16-bit matrix products to multiples of 16 bytes if that is faster."""
     padded: dict[tuple[Node, int, int], Node] = {}
     before = len(graph.nodes)
     for node in list(graph.nodes):
@@ -50,7 +50,7 @@ def align_products(graph: Graph) -> None:
 
 
 def _wanted_zeros(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:
-    """Return by how much m, k and n of [m, k] @ [k, n] grow: sizes along which one of the three matrices lies in memory."""
+    """Return by how much m, k and n of [m, k] @ [k, n] grow: sizes that are innermost in one of the three matrices."""
     m = _missing(a.shape[0], a.dtype) if a.stride(0) == 1 else 0
     k = _missing(a.shape[1], a.dtype) if a.stride(1) == 1 or b.stride(0) == 1 else 0
     return m, k, _missing(b.shape[1], b.dtype)
@@ -64,7 +64,7 @@ def _is_wanted(node: Node) -> bool:
 
 
 def _padded(graph: Graph, node: Node, operand: Node, rows: int, columns: int, padded: dict[tuple[Node, int, int], Node]) -> Node:
-    """Return an operand of `node` with so many rows and columns of zeros behind it; one that needs none, in rows at multiples of 16 bytes."""
+    """Return an operand of `node` padded by so many rows and columns of zeros; one that needs none, with rows at multiples of 16 bytes."""
     base, is_turned = operand, False
     while base.target in (aten.t.default, aten.permute.default, aten.transpose.int) and base.args[0].meta["val"].dim() == 2:  # type: ignore[union-attr]
         base, is_turned = base.args[0], is_turned ^ _turns(base)  # type: ignore[assignment]
@@ -83,7 +83,7 @@ def _padded(graph: Graph, node: Node, operand: Node, rows: int, columns: int, pa
 
 
 def _turns(view: Node) -> bool:
-    """True when this view of a matrix exchanges its axes."""
+    """True if this view transposes a matrix."""
     if view.target is aten.t.default:
         return True
     if view.target is aten.permute.default:
@@ -92,7 +92,7 @@ def _turns(view: Node) -> bool:
 
 
 def _hand_on(graph: Graph, old: Node, new: Node) -> None:
-    """Let what reads `old` read `new`, of equal values in longer rows: views again as views, regions as they are; others get a dense copy."""
+    """Make the readers of `old` read `new`, with equal values in longer rows: views become views of it, regions read it directly, others read a dense copy."""
     dense: Node | None = new if new.meta["val"].is_contiguous() else None
     for user in list(old.users):
         view = _viewed(graph, user, old, new)
@@ -109,7 +109,7 @@ def _hand_on(graph: Graph, old: Node, new: Node) -> None:
 
 
 def _viewed(graph: Graph, user: Node, old: Node, new: Node) -> Node | None:
-    """The view `user` of `old` as one of `new`; None where it is no view, or cannot be one of longer rows."""
+    """The view `user` of `old` as a view of `new`; None if it is no view, or not possible with longer rows."""
     if user.op != "call_function" or not is_cheap(user) or user.args[0] is not old or isinstance(user.meta["val"], (tuple, list)):
         return None
     try:

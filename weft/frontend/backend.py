@@ -37,7 +37,7 @@ from .stored import REBUILD, StoredGraph, caching, for_a_file
 
 
 for _name in ("torch._functorch._aot_autograd.autograd_cache", "torch._inductor.codegen.wrapper", "torch._inductor.debug"):
-    importlib.import_module(_name)  # every compiled graph needs them; torch.compile(backend="inductor") imports what it needs before the first call, too
+    importlib.import_module(_name)  # every compiled graph needs them; torch.compile(backend="inductor") also imports its modules before the first call
 
 
 def reset() -> None:
@@ -45,7 +45,7 @@ def reset() -> None:
     GRAPHS.clear()
 
 
-@paused  # a trace makes some hundred thousand objects, and each full collection would walk through them and all of torch's
+@paused  # a trace makes some hundred thousand objects, and each full garbage collection would visit them and all of torch's
 def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: dict[str, Any] | None = None, mode: str | None = None) -> Callable[..., Any]:
     """Compile a graph of Dynamo's. options: fields of BackendOptions. Errors: BadOption."""
     if mode not in (None, "default", "reduce-overhead"):
@@ -63,7 +63,7 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options:
 
 
 def _compiler(*, kind: str, options: BackendOptions, graphs: CudaGraphs | None) -> Any:
-    """Return a compiler of graphs of a kind; torch can keep what it returns, if the options say so."""
+    """Return a compiler of graphs of a kind; torch can cache its results, if the options allow it."""
     from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 
     def compiler(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
@@ -77,7 +77,7 @@ def _compiler(*, kind: str, options: BackendOptions, graphs: CudaGraphs | None) 
 
 
 def _tag(options: BackendOptions, mode: str) -> str:
-    """What a kept graph depends on beside the program: weft's version, the options, and the text of this folder, which makes the graphs."""
+    """What a cached graph depends on besides the program: weft's version, the options, and the sources of this folder, which make the graphs."""
     return f"weft-{sys.modules['weft'].__version__}-{graph_version()}-{mode}-{sorted(dataclasses.asdict(options).items())}"
 
 
@@ -101,8 +101,8 @@ REBUILD["compile"] = _rebuilt
 def partition(
     joint: torch.fx.GraphModule, joint_inputs: Any, *, is_emulated: bool = False, **keywords: Any
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:  # fmt: skip
-    """Split a joint graph for the fewest saved bytes. Before, ops that only hand a tensor on go: torch's partitioner would not compute them again, and save
-    what a softmax hands to its backward."""
+    """Split a joint graph for the fewest saved bytes. First, ops that only pass a tensor on are removed, because torch's partitioner would not recompute them,
+    and would save intermediate values of a softmax for its backward."""
     from functorch.compile import min_cut_rematerialization_partition
 
     functorch_config: Any = importlib.import_module("torch._functorch.config")
@@ -118,13 +118,13 @@ def partition(
         lay_out_convolutions(joint.graph)
     merge_equal(joint.graph)
     _save_what_extrema_are_of(joint.graph)
-    with functorch_config.patch(cse=False):  # else the partitioner would, and keep the marks of one of two equal nodes
+    with functorch_config.patch(cse=False):  # otherwise the partitioner would merge equal nodes, and keep the marks of only one of them
         return min_cut_rematerialization_partition(joint, joint_inputs, **keywords)
 
 
 def _save_what_extrema_are_of(graph: torch.fx.Graph) -> None:
-    """Forbid to compute again what a maximum or minimum is taken of. Its gradient goes to the elements that equal the saved maximum, and those of a second
-    computation, rounded at other places, may all differ from it: 0 / 0."""
+    """Forbid recomputing the operand of a maximum or minimum. Its gradient goes to the elements that equal the saved maximum, and recomputed elements, rounded
+    differently, may all differ from it, which gives 0 / 0."""
     from torch.utils.checkpoint import CheckpointPolicy
 
     aten = torch.ops.aten
@@ -144,7 +144,7 @@ backend.reset = reset  # type: ignore[attr-defined]
 
 
 class Decompositions(Mapping[Any, Callable[..., Any]]):
-    """`_decompositions`, made when a graph is traced: one that torch finds in its cache needs none."""
+    """`_decompositions`, made only when a graph is traced; a graph from torch's cache does not need them."""
 
     def __getitem__(self, target: Any) -> Callable[..., Any]:
         return _decompositions()[target]
@@ -158,7 +158,7 @@ class Decompositions(Mapping[Any, Callable[..., Any]]):
 
 @functools.cache
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """torch's decompositions into core ops, and of norms and softmax into arithmetic; what has a rule of its own is kept."""
+    """torch's decompositions into core ops, and of norms and softmax into arithmetic; ops with a rule in weft are kept."""
     from torch._decomp import core_aten_decompositions, get_decompositions
 
     from .aten import foreach
@@ -175,8 +175,8 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
         aten.elu, aten.elu_backward, aten.hardtanh, aten.hardtanh_backward, aten.leaky_relu, aten.leaky_relu_backward,
     ]))  # fmt: skip
     kept = (
-        aten._scaled_dot_product_flash_attention_for_cpu.default,  # its backward wants what the op itself saved
-        aten.embedding_dense_backward.default,  # sums in one order, and makes no table in float32
+        aten._scaled_dot_product_flash_attention_for_cpu.default,  # its backward needs values that the op itself saves
+        aten.embedding_dense_backward.default,  # adds in a fixed order, and needs no table in float32
     )
     for target in (*RULES, *KEPT, *kept):
         table.pop(target, None)
@@ -188,8 +188,8 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _of_floats(decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """A decomposition for results that are floats: of whole numbers, torch's linspace rounds otherwise than its decomposition, and torch's logspace on a
-    GPU takes powers of float32, where its decomposition takes those of float64: a power a rounding below a whole number is cut to the number below."""
+    """A decomposition for results that are floats: for integers, torch's linspace rounds differently from its decomposition, and torch's logspace on a GPU
+    computes powers in float32, its decomposition in float64: a power slightly below an integer is truncated to the integer below."""
 
     def made(*args: Any, dtype: torch.dtype | None = None, **keywords: Any) -> Any:
         is_float = dtype is None or dtype.is_floating_point

@@ -24,7 +24,7 @@ class BadOptionValue(UserError):
 @dataclass(frozen=True)
 class BackendOptions:
     """strict: what cannot be translated raises instead of staying with torch. emulate: regions of CPU tensors run in the emulator, with its checks.
-    debug: types and strides of every region's results are compared with what was traced. min_ops: ops from which a region is worth a kernel.
+    debug: types and strides of every region's results are compared with what was traced. min_ops: regions of fewer ops stay with torch.
     cache: graphs are kept in torch's caches, so that a second process traces and compiles nothing. graphs: as mode="reduce-overhead", which torch.compile takes
     only without options."""
 
@@ -37,7 +37,7 @@ class BackendOptions:
 
 
 def chosen_options(options: Any) -> BackendOptions:
-    """Return what `options` of torch.compile say. Errors: BadOption, BadOptionValue."""
+    """Return the BackendOptions for `options` of torch.compile. Errors: BadOption, BadOptionValue."""
     known = BackendOptions.__dataclass_fields__
     if not isinstance(options, Mapping):
         raise BadOptionValue(name="options", value=type(options).__name__, wanted="a dictionary")

@@ -19,8 +19,7 @@ from .updates import in_place_ops, is_done, writes_back
 
 
 def code_of_graph(gm: torch.fx.GraphModule, calls: list[tuple[Region, RegionCall]], written: dict[Node, list[Node]]) -> Code:
-    """Return the code of a graph with one call in place of each region's nodes, in an order in which everything is there when it is read. written: see
-    `updates.find_written`."""
+    """Return the code of a graph with one call in place of each region's nodes, in topological order. written: see `updates.find_written`."""
     nodes = list(gm.graph.nodes)
     cheap = {node for node in nodes if node.op == "call_function" and is_cheap(node)}
     owner: dict[Node, int] = {node: at for at, (region, _) in enumerate(calls) for node in region.nodes if node not in cheap}
@@ -42,7 +41,7 @@ def code_of_graph(gm: torch.fx.GraphModule, calls: list[tuple[Region, RegionCall
 
     for node in nodes:
         if node in cheap or is_done(node, regions, written):
-            continue  # made where it is read; written by its region
+            continue  # created where it is read; written by its region
         stack: list[Node | int] = [owner.get(node, node)]
         while stack:
             at = stack[-1]
@@ -65,7 +64,7 @@ def code_of_graph(gm: torch.fx.GraphModule, calls: list[tuple[Region, RegionCall
 
 
 def _place(text: Text, node: Node, cheap: set[Node], written: Container[Node]) -> None:
-    """Write the line of a node that is in no region. written: calls that write into their first argument."""
+    """Write the line of a node outside of regions. written: calls that write into their first argument."""
     if node.op == "placeholder":
         text.argument(node)
     elif node.op == "get_attr":
@@ -83,8 +82,8 @@ def _place(text: Text, node: Node, cheap: set[Node], written: Container[Node]) -
 
 
 def _in_place(text: Text, node: Node, cheap: set[Node], written: Container[Node]) -> bool:
-    """Write into a tensor of zeros that is made for it, or into an argument that the graph changes, where the graph's op would copy it first. Tells whether
-    that was so."""
+    """Write an op in place, into a new tensor of zeros or into an argument that the graph changes, if the graph's op would copy that tensor first. Return
+    whether this was done."""
     base: Any = node.args[0] if node.args else None
     made = Variable(node.name)
     if node in written:
@@ -105,14 +104,14 @@ REINTERPRET: Any = torch._C._dynamo.guards._reinterpret_tensor  # type: ignore[a
 
 
 def _as_one_view(text: Text, node: Node) -> bool:
-    """Write a view of a tensor that lies as it was traced as one call, whatever views are between; left out where only other such views read it."""
+    """Write a chain of views of a tensor with its traced layout as one call; omit it if only other such views read it."""
     place = _place_in_base(text.variables, node)
     if place is None:
         return False
     base, offset = place
     value = node.meta["val"]
     made = Variable(node.name, base=place)
-    if not any(user.op == "output" for user in node.users):  # what the graph returns are objects of their own
+    if not any(user.op == "output" for user in node.users):  # results of the graph must be separate objects
         made = text.views.setdefault((base, offset, tuple(value.shape), tuple(value.stride())), made)
     text.variables[node] = made
     if made.name == node.name:
@@ -121,8 +120,8 @@ def _as_one_view(text: Text, node: Node) -> bool:
 
 
 def _place_in_base(variables: dict[Node, Variable], node: Node) -> tuple[Variable, int] | None:
-    """Return the tensor that a view shows, and the element of it at which the view begins; None where sizes are open, or the tensor may lie otherwise than
-    traced: inputs (Dynamo guards them), results of regions and products lie as they were traced."""
+    """Return the base tensor of a view, and the element at which the view begins; None if sizes are symbolic, or if the base may have another layout than
+    traced. Inputs (Dynamo guards them), results of regions and products have the traced layout."""
     source: Node = node.args[0]  # type: ignore[assignment]
     shown = variables[source]
     if not shown.is_dense and shown.base is None:
@@ -162,13 +161,13 @@ VIEWS: dict[Any, Callable[..., Any]] = {
     aten.unsqueeze.default: torch.unsqueeze, aten.squeeze.dim: torch.squeeze, aten.squeeze.dims: torch.squeeze, aten.select.int: torch.select,
     aten.expand.default: torch.Tensor.expand,
 }  # fmt: skip
-"""Views of tensors that may lie otherwise than traced -> torch's function without its table of overloads."""
+"""Views of tensors that may have another layout than traced -> torch's function, without overload resolution."""
 _OFFSETS: dict[Any, Callable[[Node, torch.Tensor], int | None]] = {
     aten.view.default: _same, aten._unsafe_view.default: _same, aten.t.default: _same, aten.transpose.int: _same, aten.permute.default: _same,
     aten.unsqueeze.default: _same, aten.squeeze.dim: _same, aten.squeeze.dims: _same, aten.expand.default: _same,
     aten.select.int: _offset_of_select, aten.slice.Tensor: _offset_of_slice,
 }  # fmt: skip
-"""View -> function(node, what it is a view of) that returns how many elements further it begins, or None."""
+"""View -> function(node, its base) that returns the offset in elements, or None."""
 
 
 __all__ = ["PRODUCTS", "REINTERPRET", "VIEWS", "code_of_graph"]

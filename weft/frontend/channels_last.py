@@ -18,18 +18,18 @@ from .rewrites import CONVOLUTIONS, drop_unread, emit, fake_result
 aten = torch.ops.aten
 
 LEAST_CHANNELS = 16
-"""Of the image and of the result: with fewer, a pixel is shorter than a sector of 32 bytes, and cuDNN pads it."""
+"""Channels of the image and of the result, at least: with fewer, a pixel is shorter than a sector of 32 bytes, and cuDNN pads it."""
 LEAST_ELEMS = 1 << 18
-"""Of the image. An estimate: turning fewer takes less time than a launch."""
+"""Elements of the image, at least. An estimate: transposing fewer takes less time than a launch."""
 
 
 def lay_out_convolutions(graph: Graph) -> None:
-    """Write a graph anew, in place, with equal results: its convolutions take and give channels last where cuDNN would turn them itself."""
+    """Rewrite a graph, in place, with equal results: its convolutions take and return channels last if cuDNN would transpose them itself."""
     turned: dict[Node, Node] = {}
     for node in list(graph.nodes):
         if node.target not in CONVOLUTIONS:
             continue
-        first = 0 if node.target is aten.convolution.default else 1  # of the image; a gradient stands before it
+        first = 0 if node.target is aten.convolution.default else 1  # position of the image; a gradient precedes it
         if not _is_wanted(node.args[first], node.args[first + 1], node.args[first + 3 :]):
             continue
         traced = node.meta["val"]
@@ -42,7 +42,7 @@ def lay_out_convolutions(graph: Graph) -> None:
 
 
 def _is_wanted(x: Any, weight: Any, rest: Any) -> bool:
-    """True for a plain convolution of two axes, in 16 bits, of an image whose channels fill vectors and do not lie innermost yet. rest: from the stride on."""
+    """True for a plain convolution of two axes, in 16 bits, of an image whose channels fill vectors and are not innermost yet. rest: from the stride on."""
     stride, is_transposed, groups = rest[0], rest[3], rest[5]
     image, kernel = x.meta["val"], weight.meta["val"]
     if image.dtype not in (torch.bfloat16, torch.float16) or image.dim() != 4 or len(stride) != 2 or is_transposed or groups != 1:
@@ -78,7 +78,7 @@ def _as_computed(value: Any) -> Any:
 
 
 def _turn_back(graph: Graph, node: Node, traced: Any, turned: dict[Node, Node]) -> None:
-    """Let what reads a result, or a gradient, read a copy with the strides that were traced."""
+    """Make the readers of a result, or a gradient, read a copy with the traced strides."""
     if is_getitem(node):
         node.meta["val"] = node.args[0].meta["val"][node.args[1]]  # type: ignore[union-attr]
     value = node.meta["val"]
@@ -87,7 +87,7 @@ def _turn_back(graph: Graph, node: Node, traced: Any, turned: dict[Node, Node]) 
     readers = list(node.users)
     if readers:
         copy = emit(graph, node.next, aten.clone.default, node, memory_format=torch.contiguous_format)
-        copy.meta = {"recompute": CheckpointPolicy.MUST_SAVE, **node.meta, "val": copy.meta["val"]}  # not turned again in the backward
+        copy.meta = {"recompute": CheckpointPolicy.MUST_SAVE, **node.meta, "val": copy.meta["val"]}  # not transposed again in the backward
         for reader in readers:
             reader.replace_input_with(node, copy)
         turned[copy] = node

@@ -77,7 +77,7 @@ EAGER = "its tensors are on the CPU; options={'emulate': True} runs weft's kerne
 
 
 def _tell_eager(graph: torch.fx.Graph, kind: str) -> None:
-    """Note a graph of CPU tensors that torch runs. Where there is no GPU at all, the log says so once where a user sees it."""
+    """Record a graph of CPU tensors that torch runs. If there is no GPU at all, log a warning once."""
     nodes = [n for n in graph.nodes if n.op == "call_function" and counts(n)]
     times = Counter(str(n.target) for n in nodes)
     is_told = any(ops and all(why == EAGER for _, why in ops.values()) for ops in (g.torch_ops for g in GRAPHS))
@@ -87,7 +87,8 @@ def _tell_eager(graph: torch.fx.Graph, kind: str) -> None:
 
 
 def run_plan(plan: GraphPlan, graph: Callable[[], torch.fx.GraphModule], *, options: BackendOptions) -> Boxed:
-    """Return the function of a graph that another process has compiled. graph: returns it; asked for by calls that no cache has, and by `weft.explain`."""
+    """Return the function of a graph that another process has compiled. graph: returns the graph; needed by calls that are in no cache, and by
+    `weft.explain`."""
     known = functools.cache(lambda: _regions_of(found := graph(), is_on_cpu(found.graph))[0])
     translated = functools.cache(lambda place: translate(known()[place]))
     first: dict[str, tuple[int, RegionCalls]] = {}
@@ -107,7 +108,7 @@ THREADS_FOR_RECORDS = 2
 
 
 def _tell(record: CompiledGraph, threads: int = ahead.MOST_THREADS) -> None:
-    """Note a graph that is ready, and let threads make its kernels."""
+    """Record a graph that is ready, and compile its kernels in background threads."""
     GRAPHS.append(record)
     _make_ahead(record.calls, threads)
     log.info("%s graph: %d regions hold %d of %d compute nodes", record.kind, len(record.calls), record.covered_nodes, record.compute_nodes)
@@ -117,7 +118,7 @@ def _tell(record: CompiledGraph, threads: int = ahead.MOST_THREADS) -> None:
 
 
 def _regions_of(gm: torch.fx.GraphModule, on_cpu: bool) -> tuple[list[Region], dict[Node, str]]:
-    """Return the regions of a graph, and of every other call why it stays with torch."""
+    """Return the regions of a graph, and for every other call the reason why it stays with torch."""
     reasons: dict[Node, str] = {} if on_cpu else _on_the_cpu(gm.graph)
     reasons.update(parts_of_arguments(gm.graph))
     regions = find_regions(gm.graph, reasons)
@@ -126,8 +127,8 @@ def _regions_of(gm: torch.fx.GraphModule, on_cpu: bool) -> tuple[list[Region], d
 
 
 def _on_the_cpu(graph: torch.fx.Graph) -> dict[Node, str]:
-    """Return the calls of a graph of a GPU that torch runs because of tensors of the CPU: those that make such tensors, and those that read some with axes.
-    What a factory makes is no such tensor: regions make it for themselves, on the GPU."""
+    """Return the calls of a GPU graph that torch runs because of CPU tensors: those that create such tensors, and those that read CPU tensors with axes.
+    Results of factories do not count, because regions create them on the GPU themselves."""
     reasons: dict[Node, str] = {}
     there: set[Node] = set()
     for node in graph.nodes:
@@ -169,7 +170,7 @@ def _plain(gm: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
 
 
 def _is_numbers(region: Region) -> bool:
-    """True when no tensor of a region has axes and none is on a GPU: torch computes such numbers on the host."""
+    """True if no tensor of a region has axes and none is on a GPU: torch computes such numbers on the host."""
     values = [n.meta.get("val") for n in (*region.inputs, *region.nodes)]
     return not any(isinstance(v, torch.Tensor) and (v.dim() or v.device.type != "cpu") for v in values)
 
@@ -199,7 +200,7 @@ def _defined(region: Region, key: str, options: BackendOptions) -> tuple[Transla
 
 
 def _make_ahead(calls: list[RegionCall], threads: int) -> None:
-    """Let threads make the kernels of definitions that are new."""
+    """Compile the kernels of new definitions in background threads."""
     new: dict[int, RegionCall] = {}
     for call in calls:
         if call.plan.inputs is not None and call.calls.pending is None and not call.kernels():

@@ -17,16 +17,16 @@ import torch
 log = logging.getLogger(__name__)
 
 Function = Callable[[list[Any]], Any]
-"""Of one list of arguments, which it empties."""
+"""A function of one list of arguments, which it empties."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What recording a graph takes from its aten graph, so that a process that has the graph from a cache records it, too.
+    """The properties of an aten graph that recording needs, so that a process with the graph from a cache can record it, too.
 
-    kind: forward, backward or inference. why: it is not recorded, "" if it is. device: of its forward, or its own; None where neither is recorded.
-    numbers: which inputs are whole numbers. static, mutated: places of inputs whose memory stays where it is, and of those that are written.
-    stack_traces, placeholders: for torch's messages.
+    kind: forward, backward or inference. why: it is not recorded, "" if it is. device: of its forward, or its own; None if neither is recorded. numbers: which
+    inputs are integers. static, mutated: positions of inputs with fixed addresses, and of those that are written. stack_traces, placeholders: for torch's
+    messages.
     """
 
     kind: str
@@ -41,7 +41,7 @@ class Recording:
 
 @dataclass
 class CudaGraphs:
-    """The graphs of one compiled function. device: of the recorded forward, None while there is none."""
+    """The graphs of one compiled function. device: of the recorded forward, None as long as there is none."""
 
     device: int | None = None
 
@@ -62,7 +62,7 @@ class CudaGraphs:
 
 
 def recorded(run: Function, recording: Recording) -> Function:
-    """Return a function that records `run` and replays it; `run` itself, with a word in the log, where that cannot be."""
+    """Return a function that records `run` and replays it; `run` itself, with a log message, if that is not possible."""
     from torch._inductor.cudagraph_trees import cudagraphify_impl
 
     is_backward = recording.kind == "backward"
@@ -79,7 +79,7 @@ def recorded(run: Function, recording: Recording) -> Function:
 
 
 def _after_forward(run: Function, device: int) -> Function:
-    """A backward that is not recorded tells the trees that the forward's memory is in use."""
+    """Return a backward that is not recorded, and tells the graph trees that the forward's memory is in use."""
     from torch._inductor.cudagraph_trees import get_manager
 
     def told(arguments: list[Any]) -> Any:
@@ -93,7 +93,7 @@ def _after_forward(run: Function, device: int) -> Function:
 
 
 def _static_inputs(gm: torch.fx.GraphModule, is_backward: bool) -> Sequence[int]:
-    """Return the places of inputs whose memory stays where it is: parameters and buffers; in a backward what the forward saved."""
+    """Return the positions of inputs with fixed addresses: parameters and buffers; in a backward also saved tensors."""
     from torch._inductor.utils import count_tangents
 
     if is_backward:

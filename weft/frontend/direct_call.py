@@ -22,7 +22,7 @@ _here = threading.local()
 
 @contextlib.contextmanager
 def collected() -> Iterator[list[tuple[str, Any]]]:
-    """Collect the graphs, each with its kind, that are made in this block."""
+    """Collect the graphs that are made in this block, each with its kind."""
     before, _here.graphs = getattr(_here, "graphs", None), []
     try:
         yield _here.graphs
@@ -31,16 +31,16 @@ def collected() -> Iterator[list[tuple[str, Any]]]:
 
 
 def tell(kind: str, run: Any) -> None:
-    """Say that a graph is ready."""
+    """Report that a graph is ready."""
     graphs = getattr(_here, "graphs", None)
     if graphs is not None:
         graphs.append((kind, run))
 
 
 def with_direct_calls(compiled: Callable[..., Any], graphs: Sequence[tuple[str, Any]]) -> Callable[..., Any]:
-    """Return `compiled` with direct calls of its graph, as soon as one has shown that they are the same. graphs: those that were made for it."""
+    """Return `compiled`, replaced by direct calls of its graph as soon as one call has shown that both do the same. graphs: those that were made for it."""
     is_one = len(graphs) == 1 and graphs[0][0] == "inference" and type(graphs[0][1]) is Boxed
-    if not is_one or torch._C._is_any_autocast_enabled() or _is_for_a_file():  # autocast: the wrappers put it off
+    if not is_one or torch._C._is_any_autocast_enabled() or _is_for_a_file():  # the wrappers disable autocast
         return compiled
     graph: Boxed = graphs[0][1]
     gradients = torch.is_grad_enabled
@@ -50,7 +50,7 @@ def with_direct_calls(compiled: Callable[..., Any], graphs: Sequence[tuple[str, 
         nonlocal is_direct
         if is_direct and not gradients():
             return graph.run(list(arguments))
-        if is_direct is not None or gradients():  # the wrappers put gradients off, too
+        if is_direct is not None or gradients():  # the wrappers also disable gradients
             return compiled(*arguments)
         results, is_direct = _watched(compiled, graph, arguments)
         return results
@@ -62,7 +62,7 @@ def with_direct_calls(compiled: Callable[..., Any], graphs: Sequence[tuple[str, 
 
 
 def _watched(compiled: Callable[..., Any], graph: Boxed, arguments: tuple[Any, ...]) -> tuple[Any, bool]:
-    """Call, and tell whether nothing was done but a call of the graph."""
+    """Call, and tell whether only the graph was called."""
     seen: list[tuple[list[Any], Any]] = []
     run = graph.run
 
@@ -81,12 +81,12 @@ def _watched(compiled: Callable[..., Any], graph: Boxed, arguments: tuple[Any, .
 
 
 def _are_same(some: Any, others: Any) -> bool:
-    """True when two lists have the same objects in the same order."""
+    """True if two lists have the same objects in the same order."""
     return all(isinstance(values, (list, tuple)) for values in (some, others)) and len(some) == len(others) and all(a is b for a, b in zip(some, others))
 
 
 def _is_for_a_file() -> bool:
-    """True when torch writes what a backend returns into a file."""
+    """True if torch writes the backend's result into a file."""
     dynamo_config: Any = importlib.import_module("torch._dynamo.config")
     return bool(getattr(dynamo_config, "caching_precompile", False))
 

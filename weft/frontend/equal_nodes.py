@@ -15,14 +15,12 @@ from torch.fx import Graph, Node
 from torch.multiprocessing.reductions import StorageWeakRef
 
 PURE_MODULES = ("_operator", "math", "torch")
-"""Of functions that are no ops of torch's: they compute numbers, or take a result apart."""
+"""Modules of pure functions that are no torch ops: they compute numbers, or unpack a result."""
 
 
 def merge_equal(graph: Graph) -> None:
-    """Let readers of a call read the first one of the same op and arguments, and erase it.
-
-    Stays: what draws random numbers, what writes, what shares its memory with a result of the graph (two results are two tensors), and what has a size that
-    only data tell. Calls on two sides of one that writes are not equal.
+    """Replace a call by the first one with the same op and arguments (common subexpressions). Not merged: random ops, ops that write, ops that share memory
+    with a result of the graph (two results are two tensors), and ops with data-dependent sizes. Calls before and after one that writes are not equal.
     """
     results: set[StorageWeakRef] | None = None
     first: dict[Any, Node] = {}
@@ -76,7 +74,7 @@ _ALONE = (Node, type(None), str, torch.dtype, torch.device)
 
 
 def _key(value: Any) -> Any:
-    """What an argument is, with its type: 1, 1.0 and True are three, as are 0.0 and -0.0."""
+    """The key of an argument, with its type: 1, 1.0 and True are different, and so are 0.0 and -0.0."""
     kind = type(value)
     if kind in _ALONE:
         return value

@@ -17,7 +17,7 @@ from .regions import Region
 
 
 COMPILED = ("_torchdynamo_orig_callable", "_orig_mod", "_compiled_call_impl")
-"""What torch.compile leaves on functions, on modules that it wraps, and on those that compile themselves (`Module.compile`)."""
+"""Attributes that torch.compile sets on functions, on modules that it wraps, and on those that compile themselves (`Module.compile`)."""
 
 
 class NothingToExplain(UserError):
@@ -29,12 +29,12 @@ class NothingToExplain(UserError):
 def explain(compiled: object = None, *, page: str | Path | None = None, times: bool = False) -> str:
     """Return a text about every graph compiled by `torch.compile(backend="weft")` since the last `torch._dynamo.reset()`.
 
-    compiled: what torch.compile returned, for those who read the call; graphs of other models are told, too. A path: the page.
+    compiled: the result of torch.compile, for readability only; graphs of other models are included. A path: the page.
 
     Per graph: the share of compute nodes inside regions; per region its kernels (by scheduler, once it was called); per op that torch runs, how often and why.
-    page: a file that gets the same as one page of HTML that needs no other file, with each region's ops, where they stand in the program, the bytes that it
-    reads and writes at the traced sizes, and the text of its kernels. times: regions that ran in kernels on a GPU are run again there, on random numbers, and
-    their microseconds and bytes per second told (inputs of that size are allocated for it).
+    page: a file for the same as one self-contained HTML page, with each region's ops, their source lines, the bytes that it reads and writes at the traced
+    sizes, and the text of its kernels. times: regions that ran in kernels on a GPU are run again there, on random numbers, and their microseconds and bytes per
+    second are added (inputs of that size are allocated).
     """
     if isinstance(compiled, (str, Path)):
         page = compiled
@@ -49,7 +49,7 @@ def explain(compiled: object = None, *, page: str | Path | None = None, times: b
 
 
 def _times(graphs: list[CompiledGraph]) -> dict[str, float]:
-    """Return the microseconds of each structure of a region that ran in kernels on a GPU."""
+    """Return region structure -> microseconds, for regions that ran in kernels on a GPU."""
     found: dict[str, float] = {}
     for call in (call for graph in graphs for call in graph.calls):
         if _structure(call) not in found:
@@ -64,13 +64,13 @@ def _structure(call: RegionCall) -> str:
 
 
 def _time(region: Region, call: RegionCall, times: dict[str, float]) -> str:
-    """The time of a region, and how fast its bytes move, or ""."""
+    """The time of a region, and its bytes per second, or ""."""
     spent = times.get(_structure(call))
     return "" if spent is None else f"{spent:.1f} us, {(bytes_of(region.inputs) + bytes_of(region.outputs)) / spent / 1e6:.2f} TB/s"
 
 
 def as_text(graph: CompiledGraph, number: int | str = "", times: dict[str, float] | None = None) -> str:
-    """Return what became of one graph, a line per region and per op of torch's. times: microseconds by structure."""
+    """Return a description of one graph, a line per region and per op that torch runs. times: microseconds by structure."""
     lines = [f"{f'graph {number}'.strip()} ({graph.kind}): {graph.covered_nodes} of {graph.compute_nodes} compute nodes in {len(graph.regions)} regions"]
     for region, call in graph.regions:
         kernels = ", ".join(kernel.scheduler for kernel in call.kernels()) or "not called yet"

@@ -24,7 +24,7 @@ _DENSE = (torch.Tensor, FakeTensor, torch.nn.Parameter)
 
 
 def written(graph: Graph, constants: Collection[str]) -> bytes | None:
-    """Return a graph as bytes; None where it has something that is not written here. constants: the attributes that it may read."""
+    """Return a graph as bytes; None if it has something that cannot be written. constants: the attributes that it may read."""
     place = {node: number for number, node in enumerate(graph.nodes)}
     texts: dict[str, int] = {}
     targets: dict[Any, Any] = {}
@@ -78,7 +78,7 @@ def _encoded(value: Any, place: Mapping[Node, int]) -> Any:
 
 
 def graph_of(payload: bytes, constants: Mapping[str, torch.Tensor]) -> GraphModule:
-    """Return the graph that `written` was given, with fake values of a mode of its own, and these constants."""
+    """Return the graph that was given to `written`, with fake values of a new mode, and these constants."""
     text = json.loads(payload)
     graph, mode, nodes = Graph(), FakeTensorMode(), list[Node]()
     for name, op, target, args, keywords, trace, module, *value in text["nodes"]:

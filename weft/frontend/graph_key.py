@@ -25,9 +25,8 @@ _lock = forking.recursive_lock()
 
 @contextlib.contextmanager
 def keys_without_inductor() -> Iterator[None]:
-    """Let keys of graphs that this thread makes in the block leave out what only Inductor's kernels depend on.
-
-    A torch that makes its keys in another way makes them as it likes: only functions that are there are replaced.
+    """Exclude from the keys of graphs that this thread makes in the block what only Inductor's kernels depend on. Only existing functions are replaced, so a
+    torch version that makes its keys differently is not affected.
     """
     autograd_cache: Any = importlib.import_module("torch._functorch._aot_autograd.autograd_cache")
     codecache: Any = importlib.import_module("torch._inductor.codecache")
@@ -48,7 +47,7 @@ def keys_without_inductor() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _instead(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Put a function in the place of owner.name, for this thread alone; nothing happens where there is no such thing."""
+    """Replace owner.name by a function, for this thread only; do nothing if it does not exist."""
     plain = getattr(owner, name, None)
     if plain is None:
         yield
@@ -60,7 +59,7 @@ def _instead(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[No
         return (function if threading.get_ident() == thread else plain)(*arguments, **keywords)
 
     with _lock:
-        kept = vars(owner)[name]  # of a class, with its `staticmethod`
+        kept = vars(owner)[name]  # for a class, including `staticmethod`
         setattr(owner, name, staticmethod(chosen) if isinstance(kept, staticmethod) else chosen)
         try:
             yield
@@ -69,7 +68,7 @@ def _instead(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[No
 
 
 def _chip() -> dict[str, Any]:
-    """What a key says of the machine."""
+    """The part of a key that describes the machine."""
     return _chip_of(torch.cuda.current_device()) if torch.cuda.is_available() else {}
 
 
@@ -79,7 +78,7 @@ def _chip_of(device: int) -> dict[str, Any]:
 
 
 NO_PYTHON = ("bin", "include", "lib", "share")
-"""Folders of an installed torch with headers and libraries: as many files as there are of Python, and none of that."""
+"""Folders of an installed torch with headers and libraries: as many files as the Python sources, but no Python."""
 
 
 @functools.cache

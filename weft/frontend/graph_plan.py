@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """kind: forward, backward or inference. source: the text of a function forward(self, arguments). names: what it names: ("region", its number),
-    ("part", a module and the path of what is in it) or ("value", a number, a type of torch, None). constants: tensors, by their
+    """kind: forward, backward or inference. source: the text of a function forward(self, arguments). names: its global names: ("region", its number), ("part",
+    a module and the path of an object in it) or ("value", a number, a torch dtype, None). constants: tensors, by their
     attribute of `self`. torch_ops, compute_nodes: as in `CompiledGraph`. code: of the source (`kept_code`)."""
 
     kind: str
@@ -53,25 +53,26 @@ class GraphPlan:
 
 
 def part(module: str, path: str) -> Any:
-    """Return what a module has at a path of names."""
+    """Return the object of a module at a path of names."""
     return functools.reduce(getattr, path.split("."), importlib.import_module(module))
 
 
 ALIGNED_BYTES = 64
-"""What torch's own tensors are aligned to, and one from a file may not be: its calls would have other kernels."""
+"""The alignment of torch's own tensors; a tensor from a file may have less, and its calls would need other kernels."""
 
 
 def _file(source: str, kind: str) -> str:
-    """Where tracebacks say that a graph stands."""
+    """The file name of a graph in tracebacks."""
     return f"<weft {kind} graph {hashlib.sha256(source.encode()).hexdigest()[:12]}>"
 
 
 CALLS_BEFORE_WARM = 2
-"""A graph that has been called so often is written anew, with what its regions have prepared."""
+"""After so many calls a graph is rewritten with the prepared calls of its regions inlined."""
 
 
 class Boxed:
-    """A function of one list of arguments, which it empties. plan: returns its plan, or None where it names what no file can hold. run: what a call does now.
+    """A function of one list of arguments, which it empties. plan: returns its plan, or None if it refers to objects that cannot be written to a file. run: the
+    present implementation.
     """
 
     def __init__(self, source: str, names: dict[str, Any], owner: Any, kind: str, plan: Callable[[], GraphPlan | None]) -> None:
@@ -88,11 +89,11 @@ class Boxed:
         return self.run(arguments)
 
     def plain(self, arguments: list[Any]) -> Any:
-        """Call the function as it was written first: regions are calls."""
+        """Call the function in its first form, in which regions are calls."""
         return self._forward(self._owner, arguments)
 
     def _first(self, arguments: list[Any]) -> Any:
-        """A call before the graph is written anew, and the one after which it is."""
+        """The calls before the graph is rewritten; the last of them rewrites it."""
         self._calls += 1
         if self._calls <= CALLS_BEFORE_WARM:
             return self._forward(self._owner, arguments)
@@ -140,14 +141,14 @@ def _named(value: Any, place: dict[int, int]) -> tuple[str, Any] | None:
 
 
 def named_part(value: Any) -> tuple[str, str] | None:
-    """Return the module and the path of a function or an op, by which `part` finds it; None where it does not."""
+    """Return the module and the path of a function or an op, by which `part` finds it; None if it cannot."""
     if isinstance(value, torch._ops.OpOverload):
         at: Any = "torch", f"ops.{value}"
     elif isinstance(value, torch._ops.HigherOrderOperator):
         at = "torch", f"ops.higher_order.{value.name()}"
     else:
         at = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-        if at[0] in (None, "torch"):  # torch.mm and its like are methods of a class that nobody sees
+        if at[0] in (None, "torch"):  # torch.mm and similar functions are methods of a hidden class
             name = getattr(value, "__name__", None)
             at = "torch", f"Tensor.{name}" if isinstance(value, MethodDescriptorType) else name
     try:

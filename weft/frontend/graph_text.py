@@ -18,8 +18,8 @@ from torch.fx import Node
 
 @dataclass(eq=False, slots=True)
 class Variable:
-    """A value that a line makes. is_dense: it lies in memory as it was traced. base: the variable that it is a view of, and the element of that at which it
-    begins; None where that is not known."""
+    """The result of a line. is_dense: it has the traced layout. base: the variable that it is a view of, and the element at which it begins; None if not
+    known."""
 
     name: str
     is_dense: bool = False
@@ -36,7 +36,7 @@ class _Line:
 
 @dataclass
 class Code:
-    """source: of a function forward(owner, arguments). names: what it names. attributes: of the owner."""
+    """source: of a function forward(owner, arguments). names: its global names. attributes: of the owner."""
 
     source: str
     names: dict[str, Any] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Text:
 
     def __init__(self, taken: Iterable[str]) -> None:
         self.variables: dict[Node, Variable] = {}
-        self.views: dict[Any, Variable] = {}  # for whoever writes lines: those that equal ones need not be made again
+        self.views: dict[Any, Variable] = {}  # views that exist already, for callers that add lines, so that equal ones are not made again
         self._taken = set(taken)
         self._names: dict[str, Any] = {}
         self._bound: dict[int, str] = {}
@@ -58,7 +58,7 @@ class Text:
         self._owner, self._list = self.new_name("owner"), self.new_name("arguments")
 
     def new_name(self, wanted: str) -> str:
-        """Return a name that nothing has yet."""
+        """Return an unused name."""
         name, number = wanted, 0
         while name in self._taken:
             number += 1
@@ -80,7 +80,7 @@ class Text:
         self._lines.append(_Line(f"{node.name} = {self._owner}.{path}", (variable,), [], False))
 
     def call(self, makes: Variable, function: Callable[..., Any], args: Iterable[Any], keywords: dict[str, Any], *, is_optional: bool = False) -> None:
-        """Write a call. is_optional: left out when nothing reads what it makes."""
+        """Write a call. is_optional: omitted if nothing reads its result."""
         reads: list[Variable] = []
         texts = [self._value(a, reads) for a in args]
         if function is operator.getitem and not keywords:
@@ -91,7 +91,7 @@ class Text:
         self._lines.append(_Line(f"{makes.name} = {text}", (makes,), reads, is_optional))
 
     def call_of_several(self, makes: tuple[Variable, ...], function: Callable[..., Any], args: list[Variable]) -> None:
-        """Write a call whose results are taken apart."""
+        """Write a call whose results are unpacked."""
         names = ", ".join([variable.name for variable in makes])
         text = f"{self._bind(function)}({', '.join([a.name for a in args])})"
         made = f"{names}{'' if len(makes) > 1 else ','} = " if makes else ""
@@ -128,7 +128,7 @@ class Text:
 
     # -- values
     def _bind(self, value: Any) -> str:
-        """Return the name of something that is there before the function runs."""
+        """Return the global name of an object that exists before the function runs."""
         name = self._bound.get(id(value))
         if name is None:
             name = self.new_name(re.sub(r"[^A-Za-z0-9_]+", "_", _hint(value)[:80]).strip("_") or "constant")
@@ -163,8 +163,8 @@ class Text:
 # ---------------------------------------------------------------- reading what was written
 @dataclass(frozen=True)
 class Step:
-    """A line of a function that `Text` has written. call: the line without what it frees. function: what it calls by name, "" for other lines. args: the texts
-    of its arguments, where all of them are variables, whole numbers, and lists of these numbers."""
+    """A line of a function that `Text` has written. call: the line without its frees. function: the name of the called function, "" for other lines. args: the
+    texts of its arguments, if all of them are variables, integers, and lists of integers."""
 
     text: str
     call: str
@@ -176,7 +176,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Steps:
-    """What a source consists of. unused: arguments that no line reads. owner, given: what the function calls its two arguments. returned: its last line."""
+    """The parts of a source. unused: arguments that no line reads. owner, given: the names of the function's two arguments. returned: its last line."""
 
     owner: str
     given: str
@@ -194,7 +194,7 @@ _ARGUMENT = re.compile(r"\w+|[(\[](?:-?\d+(?:, -?\d+)*,?)?[)\]]|-?\d+")
 
 
 def steps_of(source: str) -> Steps:
-    """Return what a source that `Text.end` has written consists of."""
+    """Return the parts of a source that `Text.end` has written."""
     first, *lines, returned = [line.strip() for line in source.rstrip("\n").split("\n")]
     owner, given = first[len("def forward(") : -len("):")].split(", ")
     arguments: tuple[str, ...] = ()
@@ -221,7 +221,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _hint(value: Any) -> str:
-    """What a name says of a value."""
+    """The readable part of a value's name."""
     if isinstance(value, torch._ops.OpOverload) or not callable(value):
         return str(value) if type(value) in (torch._ops.OpOverload, torch.dtype, torch.device, torch.layout, torch.memory_format) else type(value).__name__
     module = (getattr(value, "__module__", None) or "torch").rpartition(".")[2].strip("_")

@@ -24,8 +24,8 @@ def module_of(node: torch.fx.Node) -> str:
 
 
 def name_lines(gm: torch.fx.GraphModule) -> None:
-    """Give those ops of a graph of Dynamo's a source line that have none, since all code up to them is torch's own: a compiled `nn.Sequential`, or a graph of a
-    function in torch.nn, as hooks cut it. The line is that of the innermost module's `forward`, or of the frame that was compiled."""
+    """Give a source line to ops of a Dynamo graph that have none because all code around them is torch's own: a compiled `nn.Sequential`, or a function in
+    torch.nn after a graph break at hooks. The line is that of the innermost module's `forward`, or of the frame that was compiled."""
     reason = getattr(gm, "compile_subgraph_reason", None)
     frame = next(reversed(getattr(reason, "user_stack", ())), None)
     end = f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}\n    {frame.line}' if frame is not None else ""
@@ -69,7 +69,7 @@ def _line(trace: str) -> str:
 
 
 def origin_of(region: Region) -> str:
-    """Return the module and the source line of a region's first op, and those of its last where they differ."""
+    """Return the module and the source line of a region's first op, and those of its last if they differ."""
     nodes = [node for node in region.nodes if not is_cheap(node)]
     found = dict.fromkeys(_place(node) for node in (nodes[:1] + nodes[-1:]))
     return ", ".join(place for place in found if place)
@@ -80,7 +80,7 @@ def _place(node: Node) -> str:
 
 
 def bytes_of(nodes: list[Node]) -> int:
-    """The bytes of tensors at the traced sizes; open sizes count as they were first seen."""
+    """The bytes of tensors at the traced sizes; symbolic sizes have the traced values."""
     total = 0
     for node in nodes:
         value = node.meta.get("val")

@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 MOST_BYTES = 64 * 2**20
-"""Of a pack: a graph with more machine code reads its entries one by one."""
+"""Limit of a pack: the entries of a graph with more machine code are read one by one."""
 
 
 def pack_key(calls: Sequence[RegionCall]) -> str:
-    """Return the key of a pack: the definitions of its calls, the tensors that they were traced with, and what all calls depend on."""
+    """Return the key of a pack: the definitions of its calls, the tensors that they were traced with, and the common part of call keys."""
     likes = [like for call in calls for like in call.plan.inputs or () if isinstance(like, Likeness)]
     index = next((like.device.index for like in likes if like.device.type == "cuda"), None)
     asked = next((call.plan.device for call in calls if call.plan.device is not None), None)
@@ -34,7 +34,7 @@ def pack_key(calls: Sequence[RegionCall]) -> str:
 
 
 def use_pack(calls: Sequence[RegionCall]) -> bool:
-    """Let the cache find the entries of these calls in their pack; tell whether there is one."""
+    """Make the cache find the entries of these calls in their pack; return whether there is one."""
     cache = default_cache()
     pack = None if cache is None else cache.get(pack_key(calls))
     if cache is None or pack is None:
@@ -45,7 +45,7 @@ def use_pack(calls: Sequence[RegionCall]) -> bool:
 
 
 def write_pack(calls: Sequence[RegionCall]) -> None:
-    """Write the pack of calls that are prepared."""
+    """Write the pack of the prepared calls."""
     cache = default_cache()
     keys = dict.fromkeys(key for call in calls for key in call.calls.entries)
     found = {key: entry for key in keys if cache is not None and (entry := cache.get(key)) is not None}
@@ -58,14 +58,14 @@ def write_pack(calls: Sequence[RegionCall]) -> None:
 
 
 def drop_pack() -> None:
-    """Forget what no call has asked for."""
+    """Drop entries that no call has requested."""
     cache = default_cache()
     if cache is not None:
         cache.release()
 
 
 def unpacked(entries: dict[str, Any], blobs: Mapping[str, bytes]) -> dict[str, Artefact]:
-    """Return the entries of a pack by their keys; what is not as `write_pack` writes it is left out."""
+    """Return the entries of a pack by their keys; malformed ones are omitted."""
     found: dict[str, Artefact] = {}
     for key, entry in entries.items():
         try:

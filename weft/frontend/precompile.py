@@ -39,10 +39,10 @@ def precompile(
     model: Callable[..., Any], examples: Iterable[tuple[Any, ...] | Mapping[str, Any]], out: str | Path, *, options: Mapping[str, Any] | None = None,
     dynamic: bool | None = None, train: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Run `model` compiled by weft once per example, and write what that made into the folder `out`; return its manifest.
+    """Run `model` compiled by weft once per example, and write the resulting graphs and kernels into the folder `out`; return its manifest.
 
-    examples: positional arguments as a tuple, or keywords as a mapping; each with the sizes that will be served. options, dynamic: as of torch.compile.
-    train: also run the backward of the sum of the outputs; gradients of the model's parameters are as before.
+    examples: positional arguments as a tuple, or keywords as a mapping; each with sizes that will be used. options, dynamic: as of torch.compile. train: also
+    run the backward of the sum of the outputs; gradients of the model's parameters are not changed.
     torch's compiled functions of this process are forgotten (`torch._dynamo.reset()`). Errors: those of the model and of weft.
     """
     from .ahead import wait_for_all
@@ -57,7 +57,7 @@ def precompile(
     folder = Path(out)
     (folder / KERNEL_FOLDER).mkdir(parents=True, exist_ok=True, mode=0o700)
     torch._dynamo.reset()
-    forget_kernels()  # those that this process has already would not be written
+    forget_kernels()  # kernels that this process has already loaded would not be written
     compiled = torch.compile(model, backend=backend, options=dict(options or {}), dynamic=dynamic)
     with settings(cache=True, cache_dir=str(folder / KERNEL_FOLDER), require_cached=False), torch.set_grad_enabled(train):
         for example in given:
@@ -90,7 +90,7 @@ def load_precompiled(folder: str | Path) -> dict[str, Any]:
 
     With the setting `require_cached` a kernel that the folder does not have raises an error instead of being compiled.
     Load only what you or somebody you trust has made: torch's graphs are pickles, which can run any code. Files that other users may write are refused.
-    Errors: BadBundle for another version of weft, torch or Python, another kind of GPU, and anything missing, damaged or open to others.
+    Errors: BadBundle for another version of weft, torch or Python, another kind of GPU, and anything missing, damaged or writable by others.
     """
     folder = Path(folder)
     try:
@@ -125,7 +125,7 @@ def _here() -> dict[str, Any]:
 
 
 def _own(path: Path) -> bytes:
-    """Return what a file holds that only this user may write. Errors: OSError, ValueError."""
+    """Return the content of a file that only this user may write. Errors: OSError, ValueError."""
     found = read_private(path)
     if isinstance(found, str):
         raise ValueError(f"{path.name}: {found}")

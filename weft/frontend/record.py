@@ -12,7 +12,7 @@ from .regions import Region, is_cheap, is_getitem
 
 @dataclass
 class CompiledGraph:
-    """What became of one aten graph. kind: forward, backward or inference. calls: of its regions. torch_ops: op -> (times, why it stays with torch)."""
+    """The record of one compiled aten graph. kind: forward, backward or inference. calls: of its regions. torch_ops: op -> (times, why it stays with torch)."""
 
     kind: str
     calls: list[RegionCall] = field(default_factory=list)
@@ -21,7 +21,7 @@ class CompiledGraph:
 
     @property
     def regions(self) -> list[tuple[Region, RegionCall]]:
-        """The regions with their calls; of a graph from a cache they are found again now."""
+        """The regions with their calls; for a graph from a cache they are found again on demand."""
         return [(call.region, call) for call in self.calls]
 
     @property

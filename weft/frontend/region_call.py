@@ -30,21 +30,20 @@ class WrongLayout(UserError):
 
 
 class RegionCalls(RecordedCalls):
-    """Calls of regions of one structure. pending: until their kernels are there, made beside the program."""
+    """Calls of regions of one structure. pending: the background compilation of their kernels, until it has ended."""
 
     pending: Future[None] | None = None
 
 
 Source = Callable[[], tuple[Region, Translated]]
-"""Returns a region and its definition, which a process that finds all of its calls on disk never asks for."""
+"""Returns a region and its definition; not called if all calls are found on disk."""
 
 
 @dataclass(frozen=True)
 class RegionPlan:
-    """What a region's calls need without the region. key: a digest of its structure. place: its number among the regions of the graph. weight: compute nodes.
-    device: where it runs if no input decides that. inputs: values like those that it was traced with, for `ahead`; None if there are others than tensors and
-    sizes. told: what a profile tells of it beside its name: the module and source line that it comes from, and the bytes that it reads and writes at the traced
-    sizes."""
+    """What a region's calls need when the region itself is not loaded. key: a digest of its structure. place: its number among the regions of the graph.
+    weight: compute nodes. device: where it runs if no input decides that. inputs: likenesses of the traced values, for `ahead`; None if there are others than
+    tensors and sizes. told: what a profile shows besides its name: module and source line, and the bytes that it reads and writes at the traced sizes."""
 
     name: str
     key: str
@@ -65,7 +64,7 @@ def plan_of(region: Region, key: str, place: int, weight: int, *, is_emulated: b
 
 
 class RegionCall:
-    """Callable with the region's inputs; returns its outputs. fallback_reason: why torch runs it, once a call has found that out; "" else."""
+    """Callable with the region's inputs; returns its outputs. fallback_reason: why torch runs it, once a call has fallen back; otherwise ""."""
 
     def __init__(self, plan: RegionPlan, source: Source, calls: RegionCalls, *, is_debug: bool, is_strict: bool) -> None:
         self.plan, self.calls, self.is_debug, self.is_strict = plan, calls, is_debug, is_strict
@@ -112,23 +111,23 @@ class RegionCall:
         return outputs
 
     def warm(self, inputs: Sequence[Any]) -> Warm | None:
-        """Return what calls with inputs like these have prepared, for a function that does the same without this call; None where the call does more."""
+        """Return the prepared call for inputs like these, to be inlined in another function; None if the call does more."""
         is_plain = not (self.is_debug or self.fallback_reason or self.device is not None) and all(isinstance(v, torch.Tensor) for v in inputs)
         return self.calls.warm(inputs) if is_plain and inputs else None
 
     def prepare(self, values: Sequence[Any]) -> None:
-        """Make the kernels for values like these, and launch none. Errors: those of a call."""
+        """Compile the kernels for values like these, without a launch. Errors: those of a call."""
         self.calls.prepare(values, self.device)
 
     def _fall_back(self, error: Exception) -> None:
-        """Let torch run this region from now on, and say so. What is no WeftError is a defect of weft."""
+        """Let torch run this region from now on, and log it. An error that is not a WeftError is a defect of weft."""
         lines = str(error).splitlines() or [""]
         self.fallback_reason = lines[0] if isinstance(error, WeftError) else f"a defect of weft, please report it: {type(error).__name__}: {lines[0]}"
         log.warning("%s runs in torch: %s", self.__name__, self.fallback_reason)
         log.debug("the error in full", exc_info=error)
 
     def kernels(self) -> tuple[Any, ...]:
-        """The kernels that calls of this region's definition have used; none before the first call, or where torch runs it."""
+        """The kernels that calls of this region's definition have used; none before the first call, or if torch runs it."""
         return self.calls.kernels
 
     def eager(self, *inputs: Any) -> Any:
@@ -155,7 +154,7 @@ def _device_without_inputs(region: Region, is_emulated: bool) -> torch.device | 
 
 
 def _differs(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """True when strides differ in an axis of more than one element."""
+    """True if strides differ in an axis of more than one element."""
     return any(x != y for x, y, size in zip(a.stride(), b.stride(), a.shape) if size > 1)
 
 

@@ -13,9 +13,8 @@ CALLS, REPLAYS = 10, 5
 
 
 def microseconds(call: RegionCall) -> float | None:
-    """Return the time of one call of a region at the traced sizes, its inputs in the cache as far as they fit; None where it did not run in kernels on a GPU.
-
-    The calls are recorded into a CUDA graph, so that the host's time does not count.
+    """Return the time of one call of a region at the traced sizes, its inputs in L2 as far as they fit; None if it did not run in kernels on a GPU. The calls
+    are recorded into a CUDA graph, so that host time does not count.
     """
     likes = call.plan.inputs
     device = next((like.device for like in likes or () if isinstance(like, Likeness) and like.device.type == "cuda"), None)
@@ -40,7 +39,7 @@ def microseconds(call: RegionCall) -> float | None:
 
 
 def _filled(like: Any) -> Any:
-    """A tensor like a traced one: random numbers, and 0 for whole ones, which may be positions."""
+    """A tensor like a traced one: random numbers; 0 for integers, which may be positions."""
     if not isinstance(like, Likeness):
         return like
     memory = torch.zeros(like.span, dtype=like.dtype, device=like.device)

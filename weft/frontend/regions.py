@@ -23,8 +23,8 @@ from .rewrites import CONVOLUTIONS
 
 @dataclass
 class Region:
-    """nodes: in graph order, with the cheap ones they read. inputs: nodes from outside, tensors and symbolic sizes. outputs: nodes that others read.
-    updates: outputs that are written into inputs of the graph, which are inputs of the region, too. waits: readers of these that come first."""
+    """nodes: in graph order, with the cheap ones they read. inputs: nodes from outside, tensors and symbolic sizes. outputs: nodes that others read. updates:
+    outputs that are written into inputs of the graph, which are inputs of the region, too. waits: readers of these inputs that must run before."""
 
     nodes: list[Node]
     inputs: list[Node] = field(default_factory=list)
@@ -39,12 +39,12 @@ class Region:
 
 
 PRODUCTS = ("mm.default", "mm_dtype", "convolution", "attention", "grouped_mm")
-"""Words in names of ops that are matrix products, convolutions or attention."""
+"""Substrings of the names of matrix products, convolutions and attention."""
 LEFT_TO_TORCH = "weft leaves matrix products, convolutions and attention to torch"
 
 
 def reason_against(node: Node) -> str:
-    """Return why a node is no op of a region; "" when it is one."""
+    """Return why a node cannot be in a region; "" if it can."""
     rule = lookup(node.target)
     if rule is None:
         return LEFT_TO_TORCH if any(word in str(node.target) for word in PRODUCTS) else f"{node.target} has no rule"
@@ -59,15 +59,15 @@ def reason_against(node: Node) -> str:
 
 
 MOVES = "weft_moves"
-"""A mark on nodes (`meta`): a copy that arranges its elements anew for an op that torch runs. A kernel writes it at once as that op wants it."""
+"""A mark on nodes (`meta`): a copy that rearranges its elements for an op that torch runs. The kernel writes that layout directly."""
 
 ALONE = "weft_alone"
-"""A mark on copies that turn an image between channels first and channels last beside a convolution. They are kernels of their own: a transpose goes through
-tiles, and a norm that wrote its result across its rows would write single elements."""
+"""A mark on copies that transpose an image between channels first and channels last next to a convolution. They are separate kernels, because a transpose goes
+through tiles, and a norm that wrote a transposed result would write single elements."""
 
 
 def is_cheap(node: Node) -> bool:
-    """True for views and factories, and for the parts of a view that has several."""
+    """True for views and factories, and for the parts of a multi-output view."""
     target = node.target
     if target is operator.getitem:
         return isinstance(node.args[0], Node) and is_cheap(node.args[0])
@@ -76,7 +76,7 @@ def is_cheap(node: Node) -> bool:
 
 
 def is_factory(node: Node) -> bool:
-    """True for dense tensors that a call makes of nothing but numbers."""
+    """True for calls that create dense tensors from numbers only."""
     aten = torch.ops.aten
     return node.target in (aten.full.default, aten.zeros_like.default, aten.full_like.default, aten.ones_like.default)
 
@@ -87,17 +87,17 @@ def is_host_number(node: Node) -> bool:
 
 
 Reason = Callable[[Node], str]
-"""`reason_against`, which is asked about the same nodes again and again."""
+"""`reason_against`, memoized."""
 
 
 def _is_taken_view(node: Node, reasons: dict[Node, str], why: Reason) -> bool:
-    """True for a cheap node that regions copy."""
+    """True for a cheap node that is copied into regions."""
     source = node.args[0] if is_getitem(node) else node
     return node.op == "call_function" and is_cheap(node) and source not in reasons and not why(source)  # type: ignore[arg-type]
 
 
 def find_regions(graph: torch.fx.Graph, reasons: dict[Node, str]) -> list[Region]:
-    """Return the regions of a graph. `reasons` gets every call that stays with torch, with the reason; what stands in it already stays out."""
+    """Return the regions of a graph. `reasons` gets every call that stays with torch, with the reason; calls that are already in it stay out of regions."""
     nodes = list(graph.nodes)
     why = functools.cache(reason_against)
     _mark_moves(nodes, reasons, why)
@@ -111,8 +111,8 @@ def find_regions(graph: torch.fx.Graph, reasons: dict[Node, str]) -> list[Region
 
 
 def _mark_moves(nodes: list[Node], reasons: dict[Node, str], why: Reason) -> None:
-    """Mark copies that arrange a large tensor anew and that torch's ops read, directly or through views, or that stand beside a convolution."""
-    foreign: set[Node] = set()  # what is no op of a region, and views that such an op reads
+    """Mark copies that rearrange a large tensor and that torch's ops read, directly or through views, or that are next to a convolution."""
+    foreign: set[Node] = set()  # ops outside of regions, and views that they read
     for node in reversed(nodes):
         if node.op == "call_function" and is_cheap(node):
             is_foreign = any(user in foreign for user in node.users)
@@ -129,7 +129,7 @@ def _mark_moves(nodes: list[Node], reasons: dict[Node, str], why: Reason) -> Non
 
 
 def _is_beside_convolution(copy: Node) -> bool:
-    """True for a copy of four axes of what a convolution computes, or for one to read."""
+    """True for a copy with four axes of a convolution's result or operand."""
     source: Node = copy.args[0]  # type: ignore[assignment]
     if is_getitem(source):
         source = source.args[0]  # type: ignore[assignment]
@@ -141,14 +141,14 @@ def _joins(node: Node, source: Node) -> bool:
 
 
 def _is_rearranged(node: Node) -> bool:
-    """True for a copy whose strides are not those of what it copies."""
+    """True for a copy with other strides than its source."""
     given, value = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
     strides = zip(given.stride(), value.stride(), value.shape)
     return any(not statically_known_true(a == b) and not statically_known_true(size == 1) for a, b, size in strides)
 
 
 def _members(nodes: list[Node], reasons: dict[Node, str], why: Reason) -> set[Node]:
-    """The compute nodes that have a rule, with the parts of their results."""
+    """The compute nodes with a rule, including the parts of their results."""
     members: set[Node] = set()
     for node in nodes:
         if is_getitem(node):
@@ -162,7 +162,7 @@ def _members(nodes: list[Node], reasons: dict[Node, str], why: Reason) -> set[No
 
 
 def _levels(nodes: list[Node], members: set[Node], sources: dict[Node, list[Node]]) -> dict[Node, int]:
-    """The earliest level of each node."""
+    """The earliest level of each node (nodes of one level can be in one region)."""
     level: dict[Node, int] = {}
     for node in nodes:
         level[node] = max((level[s] + _step(node, s, members) for s in sources[node]), default=0)
@@ -170,12 +170,12 @@ def _levels(nodes: list[Node], members: set[Node], sources: dict[Node, list[Node
 
 
 def _step(node: Node, source: Node, members: set[Node]) -> int:
-    """How many levels `node` is at least above what it reads: one where a region ends between them."""
+    """How many levels `node` is at least above its source: one if a region ends between them."""
     return 1 if source in members and not (node in members and _joins(node, source)) else 0
 
 
 def _sink(nodes: list[Node], members: set[Node], sources: dict[Node, list[Node]], level: dict[Node, int]) -> None:
-    """Move nodes that only later regions read into the earliest of these: their results then never leave a kernel. Results of the graph stay early."""
+    """Move nodes that only later regions read into the earliest of these, so that their results stay within a kernel. Results of the graph stay early."""
     latest: dict[Node, int] = {}
     for node in reversed(nodes):
         if node in members and not is_getitem(node) and node in latest:
@@ -216,7 +216,7 @@ def _connected(nodes: list[Node], members: set[Node], sources: dict[Node, list[N
 
 
 LARGE_ELEMS = 1 << 16
-"""Of a tensor, from which reading it once instead of twice is worth a common kernel. An estimate: its reading takes as long as a tenth of a launch."""
+"""Elements of a tensor from which reading it once instead of twice justifies a common kernel. An estimate: reading it takes a tenth of a launch."""
 
 
 def _is_large(node: Node) -> bool:
@@ -274,7 +274,7 @@ def _region(nodes: list[Node], views: set[Node]) -> Region:
 
 
 def _leaves(node: Node, known: set[Node]) -> bool:
-    """True when a cheap node of a region is read outside of it: torch makes it there, from the region's output."""
+    """True if a cheap node of a region is read outside of it: torch then computes it there, from the region's output."""
     return any(user not in known or is_cheap(user) and _leaves(user, known) for user in node.users)
 
 
@@ -283,7 +283,7 @@ def _is_tuple(node: Node) -> bool:
 
 
 def _in_order(nodes: list[Node]) -> list[Node]:
-    """Sources first; nodes are few and come from one graph."""
+    """Return the nodes in topological order; nodes are few and come from one graph."""
     wanted, done, out = set(nodes), set(), []
     for node in nodes:
         stack = [(node, False)]

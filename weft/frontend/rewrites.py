@@ -26,11 +26,11 @@ aten = torch.ops.aten
 
 CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 KEPT = (aten.select_backward.default, aten.slice_backward.default)
-"""Ops that arrive whole, so that `simplify` sees them; it leaves none."""
+"""Ops that are not decomposed before `simplify`, which replaces all of them."""
 
 
 def simplify(graph: Graph, *, splits_bias: bool) -> None:
-    """Write a graph anew, in place. splits_bias: convolutions and their biases are apart."""
+    """Rewrite a graph, in place. splits_bias: separate convolutions from their biases."""
     wanted = {target: rewrite for target, rewrite in _REWRITES.items() if splits_bias or target not in CONVOLUTIONS}
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target in wanted and not node._erased:
@@ -46,7 +46,7 @@ def simplify(graph: Graph, *, splits_bias: bool) -> None:
 
 
 def emit(graph: Graph, at: Node, target: Any, *args: Any, **keywords: Any) -> Node:
-    """Put a call in front of `at`, with what `at` says of its origin, and the fake result."""
+    """Insert a call before `at`, with the origin of `at`, and the fake result."""
     with graph.inserting_before(at):
         node = graph.call_function(target, args, keywords)
     node.meta = {key: value for key, value in at.meta.items() if key != "tensor_meta"}
@@ -55,7 +55,7 @@ def emit(graph: Graph, at: Node, target: Any, *args: Any, **keywords: Any) -> No
 
 
 def fake_result(node: Node, *others: Node) -> Any:
-    """Return what a call gives for the fake values of its arguments; the mode is theirs, or that of `others`."""
+    """Return the result of a call on the fake values of its arguments; the fake mode is theirs, or that of `others`."""
     given, named = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
     mode = next(v.fake_mode for n in (*node.all_input_nodes, *others) if isinstance(v := n.meta["val"], FakeTensor))
     key = _fake_key(node.target, given, named)
@@ -64,7 +64,7 @@ def fake_result(node: Node, *others: Node) -> Any:
         return _fake(mode, *known)
     with mode, torch.no_grad():
         value = node.target(*given, **named)  # type: ignore[operator]
-        if isinstance(value, torch.Tensor) and value._is_view():  # which remembers whose it is, and could not be written to a file
+        if isinstance(value, torch.Tensor) and value._is_view():  # a view refers to its base, and could not be written to a file
             value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     if key is not None and isinstance(value, torch.Tensor) and _are_numbers(value) and value.layout is torch.strided:
         _fakes[mode][key] = tuple(value.shape), value.stride(), value.dtype, value.device
@@ -78,11 +78,11 @@ def _fake(mode: Any, sizes: Any, strides: Any, dtype: torch.dtype, device: torch
 
 
 _fakes: "weakref.WeakKeyDictionary[Any, dict[Any, Any]]" = weakref.WeakKeyDictionary()
-"""Per mode of a trace: what an op gave for arguments of these sizes. Equal layers ask the same again."""
+"""Per fake mode: results of ops for arguments of these sizes, because equal layers need the same ones."""
 
 
 def _fake_key(target: Any, given: Any, named: Any) -> Any:
-    """What a fake result depends on; None where that is more than numbers and dense tensors of known sizes."""
+    """The key of a fake result; None if it depends on more than numbers and dense tensors of known sizes."""
     out: list[Any] = [target]
     stack = [given, *named.items()]
     while stack:
@@ -107,11 +107,11 @@ def _are_numbers(value: torch.Tensor) -> bool:
 
 
 _KNOWS_RANDOMS = "impure_random" in inspect.signature(Node.is_impure).parameters
-"""An older torch has one answer for random ops."""
+"""An older torch does not distinguish random ops."""
 
 
 def drop_unread(graph: Graph) -> None:
-    """Erase calls that nothing reads and that only compute; what torch's own function does, without its walk that checks the order of all nodes."""
+    """Erase unread calls without side effects, like torch's own function, but without its check of the order of all nodes."""
     keeps_randoms = torch._guards.TracingContext.try_get() is None or torch._inductor.config.fallback_random
     for node in reversed(graph.nodes):
         if not node.users and not (node.is_impure(keeps_randoms) if _KNOWS_RANDOMS else node.is_impure()):  # type: ignore[call-arg, unused-ignore]
@@ -125,9 +125,9 @@ def _replace(graph: Graph, node: Node, by: Node) -> None:
 
 # ---------------------------------------------------------------- gradients of slices
 def _join_slices(graph: Graph, node: Node) -> None:
-    """Sums of gradients of slices: those that cover a tensor without overlap become a concatenation."""
+    """Replace a sum of gradients of slices that cover a tensor without overlap by a concatenation."""
     if _is_sum(node) and len(node.users) == 1 and _is_sum(next(iter(node.users))):
-        return  # a part of a longer sum
+        return  # it is a part of a longer sum
     leaves = _leaves(node) if _is_sum(node) else []
     groups: dict[Any, list[tuple[int, int, Node]]] = {}
     for leaf in leaves:
@@ -155,8 +155,8 @@ def _join_slices(graph: Graph, node: Node) -> None:
 
 
 def _join_side_by_side(graph: Graph, node: Node, parts: list[Node], dim: int) -> bool:
-    """Gradients of all positions of an axis whose sum is only read permuted, copied and with that axis and all behind it merged, as those of packed heads are:
-    put side by side along the merged axis, where each is one row's contiguous part. Tells whether that was so."""
+    """Concatenate gradients of all positions of an axis along a merged axis, if their sum is only read permuted, copied and with that axis and all after it
+    merged (as for packed heads); each is then a contiguous part of a row. Return whether this was done."""
     if any(leaf.target is not aten.select_backward.default for leaf in parts):
         return False
     chain = [node]
@@ -211,7 +211,7 @@ def _leaves(node: Node) -> list[Node]:
 
 
 def _place(leaf: Node) -> tuple[Any, int, int] | None:
-    """Which part of which tensor a gradient is of: ((sizes, dim), start, end); None for anything else, and for open sizes of that axis."""
+    """The slice whose gradient this is: ((sizes, dim), start, end); None for anything else, and for symbolic sizes of that axis."""
     if leaf.target not in KEPT:
         return None
     given: Any = leaf.args
@@ -231,7 +231,7 @@ def _place(leaf: Node) -> tuple[Any, int, int] | None:
 
 
 def _expand(graph: Graph, node: Node) -> None:
-    """The gradient of one slice: zeros with a part replaced."""
+    """Replace the gradient of one slice by zeros with a part replaced."""
     gradient, sizes, dim, *place = node.args
     value = node.meta["val"]
     zeros = emit(graph, node, aten.full.default, sizes, 0, dtype=value.dtype, layout=value.layout, device=value.device, pin_memory=False)
@@ -248,7 +248,7 @@ def _after(graph: Graph, node: Node, index: Any) -> Any:
 
 # ---------------------------------------------------------------- convolutions
 def _split_bias(graph: Graph, node: Node) -> None:
-    """A convolution without its bias, which a region adds."""
+    """Replace a convolution by one without its bias, which a region adds."""
     x, weight, bias, stride, *rest = node.args
     value = node.meta["val"]
     if bias is None or value.dim() != len(stride) + 2 or _is_turned(node.users):  # type: ignore[arg-type]
@@ -262,12 +262,12 @@ def _split_bias(graph: Graph, node: Node) -> None:
 
 
 def _is_turned(readers: Iterable[Node]) -> bool:
-    """True when a tensor is read with channels innermost, as patches are: what is read so and added to is read and written once more."""
+    """True if a tensor is read with channels innermost, like patches: a bias added to it would then cost one more read and write."""
     return any(node.target in _TURNS or node.target in _MOVES and _is_turned(node.users) for node in readers)
 
 
 def _split_gradient_of_bias(graph: Graph, node: Node) -> None:
-    """The gradient of a bias is a sum, which joins the region that makes the gradient of the result."""
+    """Compute the gradient of a bias as a sum, which joins the region that computes the gradient of the result."""
     mask = list(node.args[-1])  # type: ignore[arg-type]
     readers = [user for user in node.users if user.args[1] == 2]
     if not mask[2] or any(user.args[1] == 2 and user.target.__name__ != "getitem" for user in node.users):  # type: ignore[union-attr]
@@ -300,7 +300,8 @@ def _index_key(indices: Any) -> Any:
 
 
 def _is_inside(node: Node, checked: dict[Any, Node]) -> bool:
-    """True when every index of an index_put is known to fit: the same indices read a tensor of these sizes, or they are places of elements of one no larger."""
+    """True if every index of an index_put is known to be in range: the same indices read a tensor of these sizes, or they are positions in a tensor that is not
+    larger."""
     sizes, indices = node.meta["val"].shape, node.args[1]
     places = [dim for dim, index in enumerate(indices) if index is not None]  # type: ignore[arg-type]
     reader = checked.get(_index_key(indices))
@@ -312,7 +313,7 @@ def _is_inside(node: Node, checked: dict[Any, Node]) -> bool:
 
 
 def _gradient_in_order(graph: Graph, node: Node) -> None:
-    """The gradient of a table whose rows 0, 1, 2 ... were taken."""
+    """Simplify the gradient of a table whose rows 0, 1, 2 ... were read."""
     gradient, index, rows, padding, scales = (*node.args, -1, False)[:5]
     sizes = index.meta["val"].shape  # type: ignore[union-attr]
     axes = [dim for dim, size in enumerate(sizes) if not (isinstance(size, int) and size == 1)]
@@ -350,7 +351,7 @@ _TURNS = (aten.t.default, aten.transpose.int, aten.permute.default)
 
 
 def _is_below(index: Any, size: Any) -> bool:
-    """True when a tensor of places holds numbers from 0 to below `size`."""
+    """True if a tensor of positions has values from 0 to below `size`."""
     while isinstance(index, Node) and index.target in _MOVES:
         index = index.args[0]
     if not isinstance(index, Node):

@@ -28,18 +28,18 @@ from .origins import MODULE, module_of
 log = logging.getLogger(__name__)
 
 REBUILD: dict[str, Callable[..., Any]] = {}
-""""compile" -> function(StoredGraph) that returns a boxed function; put here by the backend, which imports this file."""
+""""compile" -> function(StoredGraph) that returns a boxed function; set by the backend, which imports this file."""
 
 KEPT_META = ("val", "stack_trace")
-"""Of nodes: what regions and `weft.explain` ask for. The rest takes time to write, or holds modules and code, which no file can hold; the module's name stays
-as `MODULE`."""
+"""Metadata of nodes that regions and `weft.explain` need. The rest takes time to write, or contains modules and code, which cannot be written; the module's
+name is kept as `MODULE`."""
 
 
 @dataclass
 class StoredGraph(OutputCode):
-    """One aten graph and the function that runs it. kind: forward, backward or inference. options: fields of BackendOptions. recording: how CUDA graphs
-    record it, if they are to. plan: the function as text; payload: the graph as bytes, for what the plan does not say. plain: the function; run: the same,
-    recorded if it is to be."""
+    """One aten graph and the function that runs it. kind: forward, backward or inference. options: fields of BackendOptions. recording: how CUDA graphs record
+    it, if they are to. plan: the function as text; payload: the graph as bytes, if the plan is not enough. plain: the function; run: the same, recorded if CUDA
+    graphs are on."""
 
     kind: str
     options: dict[str, Any]
@@ -56,20 +56,20 @@ class StoredGraph(OutputCode):
         return self.run(inputs)
 
     def prepare_for_serialization(self) -> None:
-        """Write the graph; what runs in this process stays as it is."""
+        """Write the graph; the running function is not changed."""
         if self.payload or self.gm is None:
             return
         self.plan = self.plain.plan() if isinstance(self.plain, Boxed) else None
         self.payload = (self.plan and written(self.gm.graph, self.plan.constants)) or self._pickled()
 
     def _pickled(self) -> bytes:
-        """The graph as torch writes graphs."""
+        """The graph in torch's serialization."""
         from torch.fx._graph_pickler import GraphPickler, Options
 
         assert self.gm is not None
         copied = torch.fx.GraphModule(self.gm, _without_origins(self.gm.graph))
         for name in () if self.plan is None else self.plan.constants:
-            setattr(copied, name, torch.empty(0))  # the plan has it
+            setattr(copied, name, torch.empty(0))  # the plan contains it
         return GraphPickler.dumps(copied, Options(ops_filter=None))
 
     def graph(self) -> torch.fx.GraphModule:
@@ -83,12 +83,12 @@ class StoredGraph(OutputCode):
         return self.gm
 
     def post_compile(self, *args: Any, **keywords: Any) -> None:
-        """Make the function of a graph that this process has compiled, or another one has written."""
+        """Make the function of a graph that this process has compiled, or that another one has written."""
         from torch.utils._python_dispatch import _disable_current_modes
 
         if self.run is not None:
             return
-        if not REBUILD:  # a file of aot_compile, loaded by a program that never named the backend
+        if not REBUILD:  # a file of aot_compile, loaded by a program that did not import the backend
             importlib.import_module(".backend", __package__)
         if self.plain is None:
             with _disable_current_modes():
@@ -97,10 +97,10 @@ class StoredGraph(OutputCode):
         tell(self.kind, self.run)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
-        """Weft has no Triton kernels."""
+        """weft has no Triton kernels."""
 
     def __copy__(self) -> StoredGraph:
-        """A copy with the graph: torch copies what it then writes."""
+        """A copy with the graph, because torch copies objects before it writes them."""
         return dataclasses.replace(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _without_origins(graph: torch.fx.Graph) -> torch.fx.Graph:
 
 @contextlib.contextmanager
 def caching(tag: str) -> Iterator[None]:
-    """Let AOTAutograd write and read entries under a key of weft's own; an entry has the backward, too, which is therefore compiled at once."""
+    """Make AOTAutograd write and read entries under weft's own key; an entry also contains the backward, which is therefore compiled at once."""
     functorch_config: Any = importlib.import_module("torch._functorch.config")
     compiler_config: Any = importlib.import_module("torch.compiler.config")
     with functorch_config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True), compiler_config.patch(cache_key_tag=tag), \
@@ -138,8 +138,8 @@ def caching(tag: str) -> Iterator[None]:
 
 
 def for_a_file(compiled: Callable[..., Any], graphs: Sequence[tuple[str, Any]]) -> Callable[..., Any]:
-    """Return a compiled graph as `aot_compile` wants it, if that is what calls: torch 2.11 takes only Inductor's as they are. Else with direct calls of the
-    only one of its `graphs`, by kind."""
+    """Return a compiled graph in the form that `aot_compile` requires, if it is the caller: torch 2.11 accepts only Inductor's unchanged. Otherwise with direct
+    calls of its only graph in `graphs`, by kind."""
     functorch_config: Any = importlib.import_module("torch._functorch.config")
     if not getattr(functorch_config, "bypass_autograd_cache_key", False) or not hasattr(compiled, "serialize"):
         return with_direct_calls(compiled, graphs)

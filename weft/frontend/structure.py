@@ -25,7 +25,7 @@ def structure_of(region: Region) -> Hashable:
 
 
 def digest_of(structure: Hashable, region: Region) -> str:
-    """Return a digest of a key, with what translation takes from sizes that are open: how large they were first."""
+    """Return a digest of a key, with the traced values of symbolic sizes that translation depends on."""
     values = [n.meta.get("val") for n in (*region.inputs, *region.nodes)]
     sizes = [s for v in values if isinstance(v, torch.Tensor) for s in (*v.shape, *v.stride())] + [v for v in values if isinstance(v, torch.SymInt)]
     hints = [s.node.hint for s in sizes if isinstance(s, torch.SymInt)]

@@ -31,11 +31,11 @@ class Translated:
 
 
 def translate(region: Region) -> Translated:
-    """Return the definition of a region. Errors: Declined, and weft's own for what no definition can say."""
+    """Return the definition of a region. Errors: Declined, and weft's errors for what a definition cannot express."""
     from ..api.definition import FusionDefinition
 
     with FusionDefinition() as fd:
-        # outputs lie in memory as they were traced, each in its own: views are no ops of a region
+        # each output has its own memory with the traced layout, because views are not outputs of a region
         fd.fusion.shares_results = fd.fusion.shows_inputs = False  # type: ignore[union-attr]
         t = Translation(fd)
         values: dict[Node, Any] = {}
@@ -52,7 +52,7 @@ def translate(region: Region) -> Translated:
 
 
 def _input(t: Translation, node: Node, is_on_device: bool) -> Any:
-    """Declare an input. A CPU tensor without axes is passed by value to kernels of a GPU, and by its address to those of the emulator, like any other."""
+    """Declare an input. A CPU scalar tensor is passed by value to GPU kernels, and by address to emulated ones, like any other tensor."""
     value = node.meta.get("val")
     if isinstance(value, torch.SymInt):
         return t.fd.define_scalar(dtype=DataType.Int)
@@ -68,7 +68,7 @@ def _input(t: Translation, node: Node, is_on_device: bool) -> Any:
 
 
 def _note_sizes(t: Translation, region: Region, values: dict[Node, Any]) -> None:
-    """Tell the translation which symbolic sizes the inputs have: axes of tensors first, so that equal sizes are seen to be equal."""
+    """Register the symbolic sizes of the inputs in the translation: axes of tensors first, so that equal sizes become one scalar."""
     for node in region.inputs:
         value = node.meta.get("val")
         for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
@@ -104,7 +104,7 @@ def _layout(value: torch.Tensor) -> tuple[list[int], list[bool | None]]:
 
 
 def _neighbour(hints: list[int], is_broadcast: list[bool], axis: int) -> int:
-    """A stride for an axis that has none of its own: that of the next axis to the right."""
+    """A stride for an axis without a meaningful one: that of the next inner axis."""
     for i in range(axis + 1, len(hints)):
         if not is_broadcast[i]:
             return hints[i] + 1
@@ -125,7 +125,7 @@ def _value(t: Translation, node: Node, values: dict[Node, Any]) -> Any:
 
 
 def _output(t: Translation, node: Node, value: Any) -> TensorView:
-    """Round to the traced type; lie in memory as traced. Errors: Declined for strides that no dense tensor has."""
+    """Give an output the traced type and layout. Errors: Declined for strides that no dense tensor has."""
     fake: torch.Tensor = node.meta["val"]
     if isinstance(value, Scalar) or not isinstance(value, TensorView):
         raise Declined("an output without axes that is not computed from a tensor")
@@ -139,13 +139,13 @@ def _output(t: Translation, node: Node, value: Any) -> TensorView:
     if not all(c in (True, None) for c in contiguity):
         raise Declined("an output that is not dense")
     value = _with_elements(t, value, fake)
-    if fake.dim() > 1 and (order != list(range(fake.dim()))[::-1] or t.is_reordered or is_copy):  # without a word, weft takes over an input's strides
+    if fake.dim() > 1 and (order != list(range(fake.dim()))[::-1] or t.is_reordered or is_copy):  # by default weft uses an input's strides
         value = t.ops.stride_order(value, stride_order=order)
     return value
 
 
 def _with_elements(t: Translation, value: TensorView, fake: torch.Tensor) -> TensorView:
-    """Give expanded axes elements of their own where torch's result has them."""
+    """Make expanded axes real ones if they are real in torch's result."""
     for dim, axis in enumerate(logical_axes(value)):
         if axis.expanded_extent is not None and fake.stride(dim) != 0:
             value = t.with_elements(value, dim)

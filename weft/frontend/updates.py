@@ -19,11 +19,11 @@ from torch.fx import Graph, Node
 from .regions import Region, is_cheap
 
 Unit = Node | int
-"""What runs at once: the number of a region, or a node that is in none."""
+"""A unit of execution: the number of a region, or a node outside of regions."""
 
 
 def find_updates(graph: Graph, regions: list[Region]) -> None:
-    """Note in each region which of its outputs it writes into arguments of the graph, and which readers of these it waits for."""
+    """Record in each region which of its outputs it writes into arguments of the graph, and which readers of these must run before."""
     order = _Order(regions)
     for argument, value, others in _candidates(graph):
         at = order.owner.get(value)
@@ -38,7 +38,7 @@ def find_updates(graph: Graph, regions: list[Region]) -> None:
 
 
 def find_written(graph: Graph, regions: list[Region]) -> dict[Node, list[Node]]:
-    """Return the calls of torch's that can write into their first argument, an argument of the graph, each with the nodes that have to run before."""
+    """Return the calls run by torch that can write directly into an argument of the graph, each with the nodes that must run before."""
     order = _Order(regions)
     for argument, value, others in _candidates(graph):
         if value in order.owner or value.target not in in_place_ops() or value.args[0] is not argument or _shows(argument, value.args[1:]):
@@ -50,7 +50,7 @@ def find_written(graph: Graph, regions: list[Region]) -> dict[Node, list[Node]]:
 
 
 def parts_of_arguments(graph: Graph) -> dict[Node, str]:
-    """Return the calls that write a slice of an argument, with why no region takes them: a kernel would load and store the whole argument."""
+    """Return the calls that write a slice of an argument, with the reason why they are in no region: a kernel would load and store the whole argument."""
     found: dict[Node, str] = {}
     for argument, value, _ in _candidates(graph):
         if value.target is torch.ops.aten.slice_scatter.default and value.args[0] is argument and _takes_values_as_they_are(value):
@@ -59,7 +59,7 @@ def parts_of_arguments(graph: Graph) -> dict[Node, str]:
 
 
 def _takes_values_as_they_are(scatter: Node) -> bool:
-    """Let a `slice_scatter` take its values without the `copy` that lays them out as the slice lies; False where the copy does more."""
+    """Remove the `copy` that gives the values of a `slice_scatter` the layout of the slice; False if the copy does more."""
     copy: Any = scatter.args[1]
     if not (isinstance(copy, Node) and copy.target is torch.ops.aten.copy.default):
         return True
@@ -79,7 +79,7 @@ def writes_back(node: Node) -> bool:
 
 
 def is_done(copy: Node, regions: list[Region], written: dict[Node, list[Node]]) -> bool:
-    """True for a call of `copy_` whose value is in its argument already."""
+    """True for a call of `copy_` whose value has already been written into its argument."""
     if not writes_back(copy):
         return False
     argument, value = copy.args[:2]
@@ -104,7 +104,7 @@ def write_slice(base: torch.Tensor, values: torch.Tensor, *place: Any) -> torch.
 
 
 class _Order:
-    """What has to run before what. owner: the region of a node. waits: what calls that are no regions wait for, beside what they read."""
+    """The order of execution. owner: the region of a node. waits: dependencies of calls outside of regions, besides their operands."""
 
     def __init__(self, regions: list[Region]) -> None:
         self.regions = regions
@@ -115,7 +115,7 @@ class _Order:
         return self.owner.get(node, node)
 
     def is_needed(self, wanted: Unit, nodes: list[Node]) -> bool:
-        """True when one of these nodes needs what `wanted` computes, directly or through others."""
+        """True if one of these nodes depends on the result of `wanted`, directly or through others."""
         seen: set[Unit] = set()
         stack = list(nodes)
         while stack:
@@ -134,7 +134,7 @@ class _Order:
 
 
 def _candidates(graph: Graph) -> Iterator[tuple[Node, Node, list[Node]]]:
-    """Yield (argument of the graph, value that is copied into it, calls that read the argument) where no result of the graph shows one of the two."""
+    """Yield (argument of the graph, value that is copied into it, calls that read the argument) if no result of the graph is a view of one of the two."""
     results = set(graph.output_node().all_input_nodes)
     for copy in list(graph.nodes):
         if not writes_back(copy):
@@ -147,7 +147,7 @@ def _candidates(graph: Graph) -> Iterator[tuple[Node, Node, list[Node]]]:
 
 
 def _readers(read: Node, copy: Node, results: set[Node]) -> list[Node] | None:
-    """Return the calls that read a node, through views too, but `copy`; None where a result of the graph shows it, or it is copied elsewhere."""
+    """Return the calls other than `copy` that read a node, also through views; None if a result of the graph is a view of it, or it is copied elsewhere."""
     if read in results:
         return None
     out: dict[Node, None] = {}
@@ -164,7 +164,7 @@ def _readers(read: Node, copy: Node, results: set[Node]) -> list[Node] | None:
 
 
 def _shows(argument: Node, others: Any) -> bool:
-    """True when one of these arguments of a call is the argument of the graph, or a view of it."""
+    """True if one of these arguments of a call is the argument of the graph, or a view of it."""
     stack: list[Node] = []
     torch.fx.node.map_arg(others, stack.append)
     while stack:
@@ -177,7 +177,7 @@ def _shows(argument: Node, others: Any) -> bool:
 
 
 def _is_alike(argument: Node, value: Node) -> bool:
-    """True for tensors of one type, device, known size and layout, with a place for every element."""
+    """True for tensors of one type, device, known size and layout, without overlapping elements."""
     a, b = argument.meta.get("val"), value.meta.get("val")
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or a.is_complex():
         return False

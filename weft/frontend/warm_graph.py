@@ -30,12 +30,12 @@ Forward = Callable[[list[Any]], Any]
 
 
 class Misfit(Exception):
-    """A tensor is not like that of the call that was noted."""
+    """A tensor differs from the one of the recorded call."""
 
 
 @dataclass(eq=False)
 class _Noted:
-    """What a region has prepared. run: its function. guard: of those inputs whose place in memory nobody knows, which are `unknown`."""
+    """The prepared call of a region. run: its function. guard: for the inputs whose layout is not known, `unknown`."""
 
     run: Any
     unknown: list[str]
@@ -44,8 +44,8 @@ class _Noted:
 
 @dataclass(eq=False)
 class _Chain:
-    """Views of views of a tensor whose place in memory nobody knows, each read by the next only. steps: their numbers. place: sizes, strides and offset of the
-    last one in a tensor that passes `guard`, as texts."""
+    """A chain of views of a tensor whose layout is not known, each read only by the next. steps: their numbers. place: sizes, strides and offset of the last
+    one in a tensor that passes `guard`, as texts."""
 
     steps: list[int]
     guard: Callable[..., bool] | None = None
@@ -54,7 +54,7 @@ class _Chain:
 
 
 class WarmGraph:
-    """One call that notes what the regions of a graph have prepared (`note`), and the function that is written from that (`function`).
+    """One call that records the prepared calls of a graph's regions (`note`), and the function that is written from them (`function`).
 
     source, names: of the graph's function. plain: calls that function with a list of arguments.
     """
@@ -67,19 +67,19 @@ class WarmGraph:
         self._known = self._dense()
         self._chains = self._chains_of_views()
         self._noted: dict[int, _Noted] = {}
-        self._spans: dict[str, tuple[int, int]] = {}  # of the arguments that regions read: bytes, and those of an element
+        self._spans: dict[str, tuple[int, int]] = {}  # arguments that regions read: total bytes, and bytes of an element
         self._seen: dict[str, int] = {}
         self._guard: Callable[..., bool] | None = None
         self._options: Any = None
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there are regions, and no names that the function takes for itself."""
+        """Whether there are regions, and no conflicts with names that the function uses."""
         is_read = not any("(" in step.text and not step.function for step in self.text.steps)
         return is_read and bool(self._regions and self.text.arguments) and not any(re.match(r"w\d*_", n) for step in self.text.steps for n in step.makes)
 
     def _dense(self) -> set[str]:
-        """The variables that lie as they were traced: results of regions and products, views of these and of arguments."""
+        """The variables with the traced layout: results of regions and products, views of these and of arguments."""
         known: set[str] = set()
         for number, step in enumerate(self.text.steps):
             function = self.names.get(step.function)
@@ -89,7 +89,7 @@ class WarmGraph:
         return known
 
     def _chains_of_views(self) -> list[_Chain]:
-        out: dict[str, list[int]] = {}  # by what the last step makes
+        out: dict[str, list[int]] = {}  # by the result of the last step
         for number, step in enumerate(self.text.steps):
             function = self.names.get(step.function)
             if any(function is view for view in VIEWS.values()) and step.freed == step.args[:1] and not any(a.isidentifier() for a in step.args[1:]):
@@ -99,10 +99,10 @@ class WarmGraph:
 
     # -- noting
     def note(self, forward: FunctionType, owner: Any, arguments: list[Any]) -> Any:
-        """Run the graph once, and note what its regions have prepared. forward: its function."""
+        """Run the graph once, and record the prepared calls of its regions. forward: its function."""
         read = {name for number in self._regions for name in self.text.steps[number].args}
         values = {name: value for name, value in zip(self.text.arguments, arguments) if name in read}
-        if all(isinstance(value, torch.Tensor) for value in arguments):  # sizes that are open are numbers among the arguments
+        if all(isinstance(value, torch.Tensor) for value in arguments):  # symbolic sizes are numbers among the arguments
             self._guard = guard_of(list(values.values()))
             self._seen = {name: value.data_ptr() for name, value in values.items()}
         del values
@@ -132,14 +132,14 @@ class WarmGraph:
         warm = call.warm(inputs) if self._guard is not None and len(step.args) == len(inputs) else None
         if warm is None or warm.settings not in (in_block, settings_and_gradients) or not _is_plain(warm.run, step):
             return
-        self._options = self._options or in_block()  # the question asks for gradients by itself
+        self._options = self._options or in_block()  # the guard checks for gradients separately
         self._spans.update({name: span for name, span in zip(step.args, warm.fits.spans, strict=True) if name in self._seen})  # type: ignore[attr-defined]
         unknown = {name: value for name, value in zip(step.args, inputs) if name not in self._known and name not in self._seen}
         self._noted[number] = _Noted(warm.run, list(unknown), guard_of(list(unknown.values())))
 
     # -- writing
     def function(self, owner: Any) -> Forward | None:
-        """Return the function; None where sizes are open, or no region was prepared in a form that can be written out. owner: of constants."""
+        """Return the function; None if sizes are symbolic, or no region was prepared in a form that can be inlined. owner: of constants."""
         if not self._noted:
             return None
         names: dict[str, Any] = {name: _bare(value) for name, value in self.names.items()} | {
@@ -167,13 +167,13 @@ class WarmGraph:
         return made
 
     def _has_one_stream(self) -> bool:
-        """True when all regions run on one GPU, and nothing between them is a function that could choose another stream."""
+        """True if all regions run on one GPU, and no function between them could select another stream."""
         devices = {noted.run.names.get("device") for noted in self._noted.values()}
         ops = [value for value in self.names.values() if callable(value) and not isinstance(value, (RegionCall, type, *_OF_TORCH))]
         return len(devices) == 1 and None not in devices and all(isinstance(op, torch._ops.OpOverload) and op.namespace in ("aten", "prims") for op in ops)
 
     def _question(self, names: dict[str, Any]) -> list[str]:
-        """The lines that ask whether a call is like the noted one, and take the arguments."""
+        """The lines that check that a call is like the recorded one, and unpack the arguments."""
         checked, given, every = list(self._spans), self.text.given, ", ".join(self.text.arguments)
         other = "w_settings() is not w_options or w_profiling or w_profiler._is_profiler_enabled or w_tangents._current_level >= 0 or w_gradients()"
         lines = [f"if {other}: return w_plain({given})", f"{every}, = {given}"]
@@ -197,8 +197,8 @@ class WarmGraph:
         return [*lines, f"{given}.clear()", *([f"del {', '.join(self.text.unused)}"] if self.text.unused else [])]
 
     def _region(self, number: int, addresses: set[str], views: dict[str, Step], names: dict[str, Any]) -> list[str]:
-        """The lines of a region: its prepared call, or its call as ever. addresses: variables whose addresses are known; gets those of its inputs.
-        views: of results that only one line reads, that line: they are made in the form of this view."""
+        """The lines of a region: its inlined prepared call, or an ordinary call. addresses: variables whose addresses are known; those of its inputs are added.
+        views: result -> the only line that reads it, a view; the result is allocated with the layout of this view."""
         step, noted = self.text.steps[number], self._noted[number]
         asked = [name for name in dict.fromkeys(step.args) if name not in addresses]
         addresses.update(asked)
@@ -222,7 +222,7 @@ class WarmGraph:
         ]
 
     def _chain(self, chain: _Chain, names: dict[str, Any]) -> list[str]:
-        """The lines of views of views: one, where their tensor is like the noted one."""
+        """The lines of a chain of views: a single one, if its tensor is like the recorded one."""
         steps = [self.text.steps[number] for number in chain.steps]
         base, last = steps[0].args[0], steps[-1].makes[0]
         names.update({"w_view": REINTERPRET, f"w{chain.steps[-1]}_like": chain.guard})
@@ -233,7 +233,7 @@ class WarmGraph:
         ]
 
     def _views(self) -> dict[str, Step]:
-        """Return, by the results of regions that are made only for one view of the same elements, the lines of these views."""
+        """Return result of a region -> line of its view, for results that are read only by one view of the same elements."""
         reads = [name for step in self.text.steps for name in re.findall(r"\w+", step.call.partition(" = ")[2])] + re.findall(r"\w+", self.text.returned)
         out: dict[str, Step] = {}
         for step in self.text.steps:
@@ -248,16 +248,16 @@ class WarmGraph:
 _OF_TORCH = (BuiltinFunctionType, MethodDescriptorType)
 # ---------------------------------------------------------------- prepared calls
 _SHARED = ("prepared", "values", "config", "arguments", "slots", "_", "status", "queue")
-"""Variables of prepared calls that mean nothing after a launch: all regions have the same."""
+"""Temporary variables of prepared calls, which all regions share."""
 _CAREFUL = re.compile(r"return careful\(.*\)")
-"""The call of a function for inputs that lie across each other: in a graph, that of the region as ever."""
+"""The call of a function for overlapping inputs; in a graph it becomes the ordinary call of the region."""
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w|=[^=])")
-"""A name, and no attribute and no keyword."""
+"""A name that is neither an attribute nor a keyword."""
 
 
 def _is_plain(run: Any, step: Step) -> bool:
-    """True when the statements of a prepared call can stand elsewhere: they come to their end (or to the call of another function, where an input that is
-    written lies across another one), and have no texts in them."""
+    """True if the statements of a prepared call can be inlined: they run to their end (or to the call of another function, if a written input overlaps another
+    one), and contain no string literals."""
     parts = getattr(run, "parts", None)
     if parts is None or len(parts.returned) != len(step.makes) or len(parts.arguments) != 2 * len(step.args):
         return False
@@ -265,7 +265,7 @@ def _is_plain(run: Any, step: Step) -> bool:
 
 
 def _can_be_laid_out(run: Any, result: str, view: Step) -> bool:
-    """True when a prepared call makes a result by an allocation of its own, reads only its address, and a view covers the same elements."""
+    """True if a prepared call allocates a result by itself, uses only its address, and a view covers the same elements."""
     number = result[1:]
     size, stride = run.names.get(f"size{number}"), run.names.get(f"stride{number}")
     text = "\n".join(run.lines)
@@ -279,7 +279,7 @@ def _can_be_laid_out(run: Any, result: str, view: Step) -> bool:
 
 
 def _written_out(run: Any, number: int, step: Step, views: dict[str, Step]) -> tuple[list[str], dict[str, Any]]:
-    """Return the statements of a prepared call with the variables of a graph, and the constants that they name. views: as in `WarmGraph._region`."""
+    """Return the statements of a prepared call with the variables of a graph, and the constants that they use. views: as in `WarmGraph._region`."""
     parts, inputs = run.parts, len(step.args)
     new = {name: f"w_{name}" if name in _SHARED else f"w{number}_{name}" for name in (*run.__code__.co_varnames, *run.names)}
     new.update(zip(parts.arguments, [*step.args, *(_address(name) for name in step.args)]))
@@ -298,12 +298,12 @@ def _written_out(run: Any, number: int, step: Step, views: dict[str, Step]) -> t
     lines = [renamed(_CAREFUL.sub("raise w_misfit", line)) for line in run.lines]
     lines += [f"{name} = {renamed(result)}" for name, result in zip(made, parts.returned) if placed.get(result) != name]
     if left:
-        lines.append(" = ".join([*left, "None"]))  # memory between kernels
+        lines.append(" = ".join([*left, "None"]))  # frees memory between kernels
     return lines, constants
 
 
 def _bare(value: Any) -> Any:
-    """What a call of an op comes to; other values as they are."""
+    """The underlying function of an op; other values unchanged."""
     return getattr(value, "_op", value) if type(value) is torch._ops.OpOverload else value
 
 

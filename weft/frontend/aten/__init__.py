@@ -21,7 +21,7 @@ from .rules import RULES, Declined, Rule
 
 
 _known: dict[int, tuple[Any, Rule]] = {}
-"""Rules of ops by the id of the op, which stays as long as it stands here: its hash is Python code of torch's, and a graph is asked for it at every turn."""
+"""Rules of ops by the id of the op, which is kept alive here. Not by the op itself, because its hash is Python code of torch and is needed very often."""
 
 
 def lookup(target: Any) -> Rule | None:
@@ -36,7 +36,7 @@ def lookup(target: Any) -> Rule | None:
         _known[id(target)] = target, found
     if found is not None or "weft.nn.library" not in sys.modules:
         return found
-    from .own import own_rule  # with the compiler, which a process that finds its graphs in a cache does without
+    from .own import own_rule  # imports the compiler, which a process that finds its graphs in a cache does not need
 
     return own_rule(target)
 

@@ -17,11 +17,11 @@ aten = torch.ops.aten
 _OWN_NAMES: dict[str, Callable[..., Any]] = {
     "_foreach_norm": torch.linalg.vector_norm, "_foreach_max": torch.Tensor.max, "_foreach_zero": torch.zeros_like, "_foreach_copy": aten.copy.default,
 }  # fmt: skip
-"""Ops on lists whose elements go through a function of another name."""
+"""Ops on lists whose op per element has another name."""
 
 
 def _of_elements(overload: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the decomposition of an op on lists: its lists are taken element by element, and what is no list belongs to each element."""
+    """Return the decomposition of an op on lists: its lists are processed element by element, and other arguments apply to each element."""
     arguments = overload._schema.arguments
     lists = {a.name for a in arguments if str(a.type).startswith("List[")}
     named = {a.name for a in arguments if a.kwarg_only} | {"value", "dtype"}
@@ -45,7 +45,7 @@ def _element(function: Callable[..., Any], given: dict[str, Any], lists: set[str
 
 
 def _overloads() -> dict[Any, Callable[..., Any]]:
-    """The functional ops on lists of which each element is an op of torch's; products stay with torch."""
+    """The functional ops on lists whose op per element exists in torch; products stay with torch."""
     names = {name.partition("::")[2].partition(".")[0] for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::_foreach_")}
     found: dict[Any, Callable[..., Any]] = {}
     for name in sorted(names - {"_foreach_mm"}):

@@ -46,7 +46,7 @@ def index_select(t: Translation, x: Operand, dim: int, indices: Operand) -> Oper
 
 @rule(aten.gather.default)
 def gather(t: Translation, x: Operand, dim: int, indices: Operand, **_: Any) -> Operand:
-    """Of a tensor of one element without axes, that element."""
+    """A tensor without axes gives its element."""
     if t.rank(x) == 0 or t.rank(indices) == 0:
         if t.rank(x) == t.rank(indices):
             return t.ops.set(x)
@@ -67,7 +67,7 @@ def _adjacent_integers(node: torch.fx.Node) -> str:
 
 @rule(aten.index.Tensor, aten._unsafe_index.Tensor, claims=_adjacent_integers)
 def index(t: Translation, x: Operand, indices: list[Operand]) -> Operand:
-    """Index tensors side by side are one index into their axes as one; a negative position counts from the end."""
+    """Adjacent index tensors become one index into their merged axes; a negative position counts from the end."""
     first = next(i for i, given in enumerate(indices) if given is not None)
     given = indices[first:]
     given = given[: next((i for i, v in enumerate(given) if v is None), len(given))]
@@ -98,8 +98,8 @@ def scan(t: Translation, x: Operand, dim: int, *, dtype: torch.dtype | None = No
 
 
 MOST_PLACES = 8
-"""Elements that a scatter writes along its axis up to which a kernel asks for each of them at every place. Routers of experts have 1 to 8. An estimate: eight
-comparisons per element take less time than reading it."""
+"""Elements that a scatter writes along its axis, up to which a kernel compares each position with all of them. Routers of experts have 1 to 8. An estimate:
+eight comparisons per element take less time than reading it."""
 
 
 def _few_places(node: torch.fx.Node) -> str:
@@ -120,7 +120,7 @@ def _few_places(node: torch.fx.Node) -> str:
 
 
 def _scattered(t: Translation, base: Operand, dim: int, index: Operand, source: Operand, put: Callable[[Operand, Operand, Operand], Operand]) -> Operand:
-    """put(is its place, the element, what stands there), for the elements along the axis in turn: of equal places the last counts."""
+    """Apply put(is this its position, the element, the present value) for the elements along the axis in order; of equal positions the last one wins."""
     if t.rank(base) == 0:
         return put(t.ops.eq(t.to(index, torch.int64), 0), source, base)
     dim %= t.rank(base)
@@ -135,8 +135,8 @@ def _scattered(t: Translation, base: Operand, dim: int, index: Operand, source: 
 
 
 def _of_sizes_of(t: Translation, base: Operand, dim: int, index: Operand, source: Operand) -> tuple[Operand, Operand]:
-    """Positions and elements of a scatter into a part of `base`, with the sizes of `base` off the axis: what is beyond the part has a position that no element
-    has. Of a source that is larger than the positions, the part of their sizes counts."""
+    """Positions and elements of a scatter into a part of `base`, with the sizes of `base` along the other axes: positions beyond the part are invalid ones. Of
+    a source that is larger than the index, only the part with the index's sizes is used."""
     given: Any = t.node.args
     whole, part = (tuple(n.meta["val"].shape) for n in (given[0], given[2]))
     if t.rank(source):
@@ -152,7 +152,7 @@ def _of_sizes_of(t: Translation, base: Operand, dim: int, index: Operand, source
 
 
 def _one(t: Translation, x: Operand, dim: int, at: int) -> Operand:
-    """x[..., at : at + 1, ...], which is repeated along the axis."""
+    """x[..., at : at + 1, ...], repeated along the axis."""
     return t.ops.broadcast(t.ops.squeeze(cut(t, x, dim, at, at + 1), dims=[dim]), is_broadcast_dim=[d == dim for d in range(t.rank(x))])
 
 

@@ -18,7 +18,7 @@ Tensor = torch.Tensor
 
 
 def _picked(x: Tensor, target: Tensor) -> Tensor:
-    """Where the class index of an element is its row's target: bool [n, classes]."""
+    """True where the class of an element is its row's target: bool [n, classes]."""
     return torch.arange(x.shape[1], device=x.device).unsqueeze(0) == target.unsqueeze(1)
 
 
@@ -27,7 +27,7 @@ def _is_taken(x: Tensor, weight: Tensor | None) -> bool:
 
 
 def nll_loss_forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """(loss, total weight) as aten returns them; rows of `ignore_index` count for nothing. Class weights and vectors go torch's way."""
+    """(loss, total weight) as aten returns them; rows with `ignore_index` are ignored. Class weights and 1-D inputs stay with torch."""
     if not _is_taken(x, weight):
         return _torchs(aten.nll_loss_forward.default)(x, target, weight, reduction, ignore_index)
     loss = -torch.where(_picked(x, target), x, 0.0).sum(1)

@@ -23,11 +23,11 @@ from ...ir.values import Scalar, TensorView
 from .rules import RULES, Declined, Operand, Rule, Translation
 
 _LEFT_ALONE = re.compile(r"fd\.ops\.(uniform|normal|rand|randn|rng)\w*\(|add_output\([^)]*,")
-"""In a definition's text: numbers drawn where it runs, outputs that are written into inputs."""
+"""Parts of a definition's text that prevent inlining: random numbers, outputs that are written into inputs."""
 
 
 def own_rule(target: Any) -> Rule | None:
-    """Return the rule of an operator of weft's, made at the first question; None for any other op."""
+    """Return the rule of one of weft's operators, made on first use; None for any other op."""
     library = sys.modules.get("weft.nn.library")
     found = None if library is None else library.OPERATORS.get(target)
     if found is None:
@@ -68,7 +68,7 @@ def _code(text: str) -> Any:
 
 
 class _Part:
-    """Stands for a FusionDefinition: its inputs are values of another definition, in order."""
+    """Used in place of a FusionDefinition: its inputs are values of another definition, in order."""
 
     def __init__(self, t: Translation, values: Sequence[Any]) -> None:
         self._t, self._left, self.ops = t, iter(values), t.ops

@@ -152,7 +152,7 @@ def addcmul(t: Translation, x: Operand, a: Operand, b: Operand, value: Any = 1) 
 
 @rule("prims.fma.default")
 def fma(t: Translation, a: Operand, b: Operand, x: Operand) -> Operand:
-    """What Dynamo makes of sums with a tensor as factor, in optimizers."""
+    """The op that Dynamo uses for sums with a tensor as factor, in optimizers."""
     dtype = t.compute_dtype(Kind.DEFAULT, *t.node.args)
     return t.ops.add(t.ops.mul(t.to(a, dtype), t.to(b, dtype)), t.to(x, dtype))
 
@@ -261,7 +261,7 @@ def silu(t: Translation, x: Operand) -> Operand:
 
 
 def _backward(name: str, target: Any, reads: str) -> None:
-    """The gradient of an op that weft has: by the op's own rule. reads: which value aten gives to it, the op's "input" or its "result"."""
+    """The gradient of one of weft's ops, by the op's own derivative rule. reads: the value that aten passes to it, the op's "input" or its "result"."""
     gradient = OPS[name].gradient
     assert gradient is not None
 

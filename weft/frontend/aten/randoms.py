@@ -17,7 +17,7 @@ def _uniform(t: Translation, shape: list[Any]) -> Operand:
 
 @rule(aten.native_dropout.default)
 def native_dropout(t: Translation, x: Operand, p: float, train: bool | None) -> Any:
-    """(values, mask of what was kept). Errors: Declined where nothing is drawn."""
+    """(values, mask of the kept elements). Errors: Declined if no random numbers are drawn."""
     if train is False or not 0 <= p < 1:
         raise Declined("dropout with probability 0 or 1")
     wide = t.wide(x)

@@ -63,7 +63,7 @@ def min_all(t: Translation, x: Operand) -> Operand:
 
 
 def _first_place(t: Translation, x: Operand, extremum: Operand, dim: int, keepdim: bool) -> Operand:
-    """The first position along an axis at which x is its extremum (with the axis kept); NaN is one where there is any."""
+    """The first position along an axis at which x is its extremum (with the axis kept); the first NaN, if there is any."""
     is_there = t.ops.eq(x, extremum)
     if t.node.args[0].meta["val"].dtype.is_floating_point:  # type: ignore[union-attr]
         is_there = t.ops.logical_or(is_there, t.ops.ne(x, x))

@@ -21,17 +21,17 @@ if TYPE_CHECKING:  # a process that finds its graphs in a cache needs no definit
     from ...api.definition import FusionDefinition
 
 Operand = Any
-"""What a rule gets for an argument: a TensorView, a Scalar, a number, a torch dtype, or lists of these."""
+"""The type of a rule's arguments: a TensorView, a Scalar, a number, a torch dtype, or lists of these."""
 
 
 class Declined(Exception):
-    """A rule says why it does not take a node; the node then stays with torch."""
+    """Raised by a rule that does not translate a node, with the reason; the node then stays with torch."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """make(t, *args, **kwargs): the definition's value, or a tuple of them. is_cheap: a view or a factory, which costs nothing and is copied into every
-    region that reads it. claims(node): why a node is not taken, or "". makes_complex: its result may be complex."""
+    """make(t, *args, **kwargs): the definition's value, or a tuple of them. is_cheap: a view or a factory, which costs nothing and is copied into every region
+    that reads it. claims(node): why a node is not translated, or "". makes_complex: its result may be complex."""
 
     make: Callable[..., Any]
     is_cheap: bool
@@ -45,7 +45,7 @@ RULES: dict[Any, Rule] = {}
 def rule(
     *targets: Any, cheap: bool = False, claims: Callable[[torch.fx.Node], str] = lambda node: "", makes_complex: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
-    """Register a function as the rule of aten overloads. A name: of one that torch defines when it is first needed."""
+    """Register a function as the rule of aten overloads. A string: the name of an op that torch defines on first use."""
 
     def register(make: Callable[..., Any]) -> Callable[..., Any]:
         for target in targets:
@@ -57,13 +57,13 @@ def rule(
 
 SUPPORTED_DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool})
 COMPLEX_DTYPES = frozenset({torch.complex64, torch.complex128})
-"""Results of casts. torch computes with them: its Fourier transforms are what needs them."""
+"""Complex types. torch computes with them, because they are mostly needed by its Fourier transforms."""
 
 
 class Translation:
-    """One region on its way into a definition. node: the node whose rule runs. fd: the definition. sizes: what torch calls a size (an expression of
-    symbols) -> the scalar that has it: the size of an input's axis, or a number among the inputs. is_reordered: axes of an input, or of a permuted view, do
-    not lie in memory in their order."""
+    """One region on its way into a definition. node: the node whose rule runs. fd: the definition. sizes: a size of torch (an expression of symbols) -> its
+    scalar: the size of an input's axis, or a number among the inputs. is_reordered: the axes of an input, or of a permuted view, are in another order in
+    memory."""
 
     def __init__(self, fd: FusionDefinition) -> None:
         self.fd, self.ops = fd, fd.ops
@@ -93,17 +93,17 @@ class Translation:
         return elementwise_dtypes(*[m for m in metas if m is not None], type_promotion_kind=kind)[0]
 
     def to(self, value: Operand, dtype: torch.dtype) -> Operand:
-        """Return a tensor in `dtype`, itself if it has that type; numbers stay, since ops take them in the type they compute in."""
+        """Return a tensor in `dtype`, itself if it has that type; numbers are returned unchanged, because ops convert them."""
         wanted = self.dtype(dtype)
         return self.ops.cast(value, dtype=wanted) if isinstance(value, TensorView) and value.dtype() is not wanted else value
 
     def wide(self, value: Operand) -> Operand:
-        """Return a float tensor in the type that it is computed in: 16-bit floats in float32."""
+        """Return a float tensor in the type of the computation: 16-bit floats in float32."""
         narrow = isinstance(value, TensorView) and value.dtype() in (DataType.BFloat16, DataType.Half)
         return self.to(value, torch.float32) if narrow else value
 
     def constant(self, value: Any, dtype: torch.dtype) -> Scalar:
-        """Return a number, or a scalar made of open sizes, as a scalar of a type."""
+        """Return a number, or an expression of symbolic sizes, as a scalar of a type."""
         if isinstance(value, Scalar):
             made = cast(self.fd.fusion, value, self.dtype(dtype))  # type: ignore[arg-type]
             assert isinstance(made, Scalar)
@@ -132,7 +132,7 @@ class Translation:
         return [self.extent(s) for s in sizes]
 
     def extent(self, size: Any) -> Any:
-        """Return a size of torch's as a number, or as a scalar made of the sizes of inputs. Errors: Declined for one that no input has."""
+        """Return a size of torch's as a number, or as a scalar made of the sizes of inputs. Errors: Declined if no input has it."""
         if not isinstance(size, torch.SymInt):
             return size
         return self._of(size.node.expr)
@@ -161,13 +161,13 @@ class Translation:
         return total
 
     def with_elements(self, value: TensorView, dim: int) -> TensorView:
-        """Return a tensor whose expanded axis has elements of its own: a choice by position, which always takes the value, has all positions."""
+        """Return a tensor whose expanded axis is a real one: a `where` on the position that always selects the value."""
         place = self.ops.iota(value.size(dim), self.constant(0, torch.int64), self.constant(1, torch.int64), dtype=self.dtype(torch.int64))
         everywhere = self.ops.ge(self.ops.broadcast(place, is_broadcast_dim=[d != dim for d in range(value.ndim)]), 0)
         return self.ops.where(everywhere, value, self.fd.define_scalar(0, dtype=value.dtype()))
 
     def count(self, value: TensorView, dims: list[int]) -> Operand:
-        """Return the number of elements over `dims`, as a number where it is static."""
+        """Return the number of elements over `dims`, as a number if it is static."""
         total: Any = 1
         shape = value.shape()
         for dim in dims:
@@ -178,14 +178,14 @@ class Translation:
 
 
 def meta_of(arg: Any) -> Any:
-    """Return the fake value of a node argument, a number as it is, None for the rest."""
+    """Return the fake value of a node argument, a number unchanged, None for others."""
     if isinstance(arg, torch.fx.Node):
         return arg.meta.get("val")
     return arg if isinstance(arg, (bool, int, float, complex)) else None
 
 
 def hint(size: Any) -> int:
-    """Return a size as a number; the one that was traced where it is a symbol. Errors: Declined for a size that depends on data."""
+    """Return a size as a number; the traced value of a symbol. Errors: Declined for a size that depends on data."""
     if isinstance(size, int):
         return size
     if not size.node.has_hint():

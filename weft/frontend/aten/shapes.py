@@ -26,7 +26,7 @@ def unsqueeze(t: Translation, x: Operand, dim: int) -> Operand:
 
 
 def _filled(t: Translation, number: Operand) -> Operand:
-    """A tensor of the node's sizes that has one number everywhere."""
+    """A tensor of the node's sizes filled with one number."""
     value = t.node.meta["val"]
     return t.ops.full(t.extents(value.shape), t.constant(number, value.dtype) if isinstance(number, (bool, int, float)) else number, dtype=t.dtype(value.dtype))
 
@@ -62,7 +62,7 @@ def permute(t: Translation, x: Operand, dims: Any) -> Operand:
 
 @rule(aten.transpose.int, cheap=True)
 def transpose(t: Translation, x: Operand, a: int, b: int) -> Operand:
-    """Two axes change places."""
+    """Exchange two axes."""
     order = list(range(t.rank(x)))
     if order:
         order[a], order[b] = order[b], order[a]
@@ -89,8 +89,8 @@ def view(t: Translation, x: Operand, sizes: Any) -> Operand:
 
 
 def _bound(value: Any, size: Any, default: Any) -> Any:
-    """Normalize one end of a slice as torch does: negative from the end, cut to the axis. Sizes and ends may be symbols of torch's: then on which side of 0 and
-    of the size the end lies is what torch's own guards hold fast, since the size of its result depends on it."""
+    """Normalize one end of a slice as torch does: negative from the end, cut to the axis. Sizes and ends may be symbols of torch: torch's own guards then
+    ensure on which side of 0 and of the size the end is, because the size of its result depends on it."""
     value = default if value is None else value
     if not isinstance(value, int) or not isinstance(size, int):
         known = hint(value)
@@ -123,8 +123,8 @@ def _range(node: torch.fx.Node, dim: int, place: int) -> tuple[Any, Any, Any]:
 
 @rule(aten.slice.Tensor, cheap=True)
 def slice_(t: Translation, x: Operand, dim: int = 0, *_: Any) -> Operand:
-    """Steps above 1: a range whose length is a multiple of the step, folded into two axes, of which the second keeps its first position; where sizes are open,
-    a lookup."""
+    """Steps above 1: a range whose length is a multiple of the step, reshaped into two axes, of which the first position of the second is selected; a lookup if
+    sizes are symbolic."""
     dim %= t.rank(x)
     first, last, step = _range(t.node, dim, 2)
     size, count = _size(t.node, dim), t.node.meta["val"].shape[dim]
@@ -143,7 +143,7 @@ def slice_(t: Translation, x: Operand, dim: int = 0, *_: Any) -> Operand:
 
 @rule(aten.select.int, cheap=True, claims=lambda node: "" if node.meta["val"].dim() else "a result without axes")
 def select(t: Translation, x: Operand, dim: int, index: Any) -> Operand:
-    """One position along an axis, which goes."""
+    """One position along an axis, which is removed."""
     dim %= t.rank(x)
     size, index = t.node.args[0].meta["val"].shape[dim], meta_of(t.node.args[2])  # type: ignore[union-attr]
     index = _bound(index, size, 0)
@@ -169,7 +169,7 @@ def split(t: Translation, x: Operand, size: Any = 0, dim: int = 0) -> Operand:
 # ---------------------------------------------------------------- what moves data
 @rule(aten.cat.default)
 def cat(t: Translation, tensors: list[Operand], dim: int = 0) -> Operand:
-    """An axis that all parts only repeat gets elements: torch's result has them."""
+    """An axis that is expanded in all parts becomes a real one, as in torch's result."""
     dtype, dim = t.result_dtype, dim % t.rank(tensors[0])
     first, *others = (t.to(x, dtype) for x in tensors)
     for other, axes in enumerate(zip(*(logical_axes(x) for x in (first, *others)))):
@@ -187,7 +187,7 @@ def constant_pad_nd(t: Translation, x: Operand, pad: list[int], value: Any = 0) 
 
 @rule(aten.slice_scatter.default)
 def slice_scatter(t: Translation, base: Operand, x: Operand, dim: int = 0, *_: Any) -> Operand:
-    """A part of `base` replaced: what is in front of it, the new part, what is behind. With a step, each new element stands before step - 1 old ones."""
+    """`base` with a part replaced: the part before it, the new part, the part after it. With a step, each new element is followed by step - 1 old ones."""
     dim, dtype = dim % t.rank(base), t.result_dtype
     first, last, step = _range(t.node, dim, 3)
     size = _size(t.node, dim)
@@ -235,7 +235,7 @@ def _every_few_of_open(t: Translation, base: Operand, x: Operand, dim: int, size
 
 @rule(aten.copy.default)
 def copy(t: Translation, into: Operand, x: Operand, *_: Any) -> Operand:
-    """The values of x in the type and sizes of `into`."""
+    """The values of x with the type and sizes of `into`."""
     value = t.node.meta["val"]
     x = t.to(x, value.dtype)
     if not isinstance(x, TensorView):
@@ -248,7 +248,7 @@ def copy(t: Translation, into: Operand, x: Operand, *_: Any) -> Operand:
 
 @rule(aten.repeat.default)
 def repeat(t: Translation, x: Operand, counts: Any) -> Operand:
-    """Each axis becomes two: how often, and its elements."""
+    """Each axis becomes two: the repetitions, and its elements."""
     shape = [1] * (len(counts) - t.rank(x)) + [x.size(d) for d in range(t.rank(x))]
     x = t.ops.broadcast(x, is_broadcast_dim=[i % 2 == 0 or i // 2 < len(counts) - t.rank(x) for i in range(2 * len(counts))])
     wide = [extent for count, size in zip(t.node.args[1], shape) for extent in (t.extent(meta_of(count)), size)]  # type: ignore[arg-type]
@@ -258,7 +258,7 @@ def repeat(t: Translation, x: Operand, counts: Any) -> Operand:
 
 @rule(aten.flip.default)
 def flip(t: Translation, x: Operand, dims: Any) -> Operand:
-    """Axes backwards, by lookups."""
+    """Reverse axes, by lookups."""
     for dim in (d % t.rank(x) for d in dims):
         count = x.size(dim)
         index = t.ops.iota(count, t.ops.sub(count, 1), t.constant(-1, torch.int64), dtype=t.dtype(torch.int64))
