@@ -61,7 +61,7 @@ _ELEMENTS: dict[str, tuple[type, ...]] = {"Sequence[int]": _INTEGERS, "Iterable[
 
 
 def check_tensor(function: str, argument: str, value: Any) -> None:
-    """Errors: NotATensor for what is no dense tensor."""
+    """Errors: NotATensor for anything but a dense tensor."""
     if not isinstance(value, torch.Tensor):
         raise NotATensor(function=function, argument=argument, kind=type(value).__name__, remedy="pass a torch.Tensor")
     found = None if torch._C._are_functorch_transforms_active() or is_sharded(value) else unusual(value)
@@ -70,7 +70,7 @@ def check_tensor(function: str, argument: str, value: Any) -> None:
 
 
 def check_kind(function: str, argument: str, value: Any, annotation: str) -> None:
-    """Errors: NotATensor, NotANumber, WrongKind where a value is not what an annotation says; annotations that are not known here pass."""
+    """Errors: NotATensor, NotANumber, WrongKind if a value does not match the annotation; unknown annotations are not checked."""
     kinds = [kind.removeprefix("torch.") if kind == "torch.Tensor" else kind for kind in annotation.split(" | ")]
     if "None" in kinds and value is None:
         return
@@ -86,26 +86,26 @@ def check_kind(function: str, argument: str, value: Any, annotation: str) -> Non
 
 
 def _is_plain(value: Any, kind: str) -> bool:
-    """True for a value of a kind of `_PLAIN`, or an integer, and so its elements."""
+    """True for a value of a kind in `_PLAIN`, or an integer, and for sequences of these."""
     elements = value if kind in _ELEMENTS and isinstance(value, Iterable) else ()
     return isinstance(value, _PLAIN.get(kind, _INTEGERS)) and all(isinstance(v, _ELEMENTS[kind]) for v in elements)
 
 
 def explain(function: Callable[..., Any], values: Mapping[str, Any], error: Exception) -> None:
-    """Raise an error with a code for a call that failed with `error`, if an argument is not what the signature says, or torch refused."""
+    """Raise a coded error for a call that failed with `error`, if an argument does not match the signature, or torch refused it."""
     for name, parameter in inspect.signature(function).parameters.items():
         given = values.get(name)
         several = parameter.kind is parameter.VAR_POSITIONAL
         for value in given if several and isinstance(given, tuple) else (given,):
             check_kind(function.__name__, name, value, str(parameter.annotation))
-    is_torchs = type(error) is RuntimeError  # kinds of it say what they are: out of memory, a graph that must break
+    is_torchs = type(error) is RuntimeError  # subclasses explain themselves: out of memory, a graph break
     if is_torchs or type(error) is IndexError and str(error).startswith("Dimension out of range"):
         sizes = ", ".join(f"{name} {list(v.shape)}" for name, v in values.items() if isinstance(v, torch.Tensor))
         raise TorchRefused(function=function.__name__, said=str(error).splitlines()[0] if str(error) else type(error).__name__, sizes=sizes) from error
 
 
 def check_call(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-    """Errors: WrongCall where arguments do not fit the signature: too many, too few, or of unknown names."""
+    """Errors: WrongCall if arguments do not fit the signature: too many, too few, or with unknown names."""
     signature = inspect.signature(function)
     try:
         signature.bind(*args, **keywords)
@@ -114,7 +114,7 @@ def check_call(function: Callable[..., Any], args: Sequence[Any], keywords: Mapp
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a call of a function of tensors fail with an error with a code. Errors: NotATensor, NotANumber, WrongKind, TorchRefused."""
+    """Make a function of tensors raise coded errors for wrong arguments. Errors: NotATensor, NotANumber, WrongKind, TorchRefused."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -134,11 +134,11 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 EXPLAINED = (AttributeError, TypeError, ValueError, IndexError, KeyError, OverflowError, RuntimeError)
-"""What a wrong argument comes to somewhere inside."""
+"""Exceptions that a wrong argument may cause deep inside."""
 
 
 def bound(signature: inspect.Signature, args: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the arguments of a call by name with defaults, or None where they do not fit the signature."""
+    """Return the arguments of a call by name with defaults, or None if they do not fit the signature."""
     try:
         found = signature.bind(*args, **keywords)
     except TypeError:

@@ -17,7 +17,7 @@ class NoInputs(UserError, TypeError):
 def flattened(inputs: Sequence[Any]) -> list[Any]:
     """Return the values with lists and tuples among them replaced by their items (one level). Errors: NoInputs."""
     out: list[Any] = []
-    if isinstance(inputs, (str, bytes, dict, set)) or hasattr(inputs, "shape"):  # an array has rows and a dict has keys, which are no inputs
+    if isinstance(inputs, (str, bytes, dict, set)) or hasattr(inputs, "shape"):  # iterating an array gives rows and a dict keys, which are not inputs
         raise NoInputs(given=f"a {type(inputs).__name__}")
     try:
         values = iter(inputs)

@@ -118,7 +118,7 @@ class WrongStride(UserError):
 
 @dataclass(frozen=True)
 class BoundTensor:
-    """What a tensor of the call brings. Units: sizes and strides in elements; `span_elems`: from its first to its last element in memory."""
+    """The properties of a tensor of the call. Units: sizes and strides in elements; `span_elems`: from its first to its last element in memory."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -137,7 +137,7 @@ class Bound:
 
 
 def type_name(dtype: torch.dtype) -> str:
-    """Return the fusion's name of a torch type, torch's own where fusions have none."""
+    """Return the fusion's name of a torch type, or torch's own if there is none."""
     try:
         return torch_dtype_to_nvfuser_dtype(dtype).value
     except NoSuchType:
@@ -145,7 +145,7 @@ def type_name(dtype: torch.dtype) -> str:
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor only stands for one: torch.compile's fake tensors. Their module is imported where there are any."""
+    """Tell whether a tensor is one of torch.compile's fake tensors. Their module is already imported if there are any."""
     module = sys.modules.get("torch._subclasses.fake_tensor")
     return module is not None and isinstance(tensor, module.FakeTensor)
 
@@ -157,7 +157,7 @@ def alignment_bytes(pointer: int) -> int:
 
 
 def span_elems(sizes: Sequence[int], strides: Sequence[int]) -> int:
-    """Return how many elements lie from the first to the last one in memory; 0 for an empty tensor."""
+    """Return the number of elements from the first to the last one in memory; 0 for an empty tensor."""
     if 0 in sizes:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides))
@@ -166,8 +166,8 @@ def span_elems(sizes: Sequence[int], strides: Sequence[int]) -> int:
 # ---------------------------------------------------------------- one input
 @dataclass(frozen=True)
 class _Axis:
-    """One allocation axis of an input. size: the constant, or None when it is symbolic; stride: the variable of a strided axis; outer_stride: that of a
-    contiguous axis around a strided one, for variants of the definition where the strided one has size 1 and is gone."""
+    """One allocation axis of an input. size: the constant, or None if symbolic; stride: the variable of a strided axis; outer_stride: that of a contiguous axis
+    around a strided one, for variants of the definition in which the strided one has size 1 and is removed."""
 
     dim: int
     size: int | None
@@ -189,7 +189,7 @@ class _TensorInput:
         domain = tensor.domain()
         dims = {axis: dim for dim, axis in enumerate(no_reductions(domain.logical))}
         self.rank = len(dims)
-        self.axes: list[_Axis] = []  # from the innermost in memory to the outermost
+        self.axes: list[_Axis] = []  # innermost in memory first
         for position, (axis, contiguous) in reversed(list(enumerate(zip(domain.maybe_allocation, domain.contiguity)))):
             if axis not in dims:
                 continue
@@ -219,11 +219,11 @@ class _TensorInput:
         return BoundTensor(sizes, strides, alignment_bytes(given.data_ptr()), span)
 
     def _converted(self) -> str:
-        """How a tensor of another type becomes one of this input's; torch has no casts to types of which several elements share a byte."""
+        """The remedy for a tensor of another type: how to convert it; torch has no casts to packed types."""
         return f"tensor.to({self.dtype})" if self.unit == 1 else f"bytes of codes as tensor.view({self.dtype}), numbers through fd.ops.cast or weft.quantize"
 
     def _unpacked(self, sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return sizes and strides in elements, of which torch's own hold several along the axis that is innermost in memory. Errors: NotWholeBytes."""
+        """Return sizes and strides in elements; torch's own elements contain several along the innermost axis in memory. Errors: NotWholeBytes."""
         inner = self.axes[0].dim if self.axes else None
         if inner is None:
             self._refuse_unit("a tensor of rank 0 has no axis along which it is packed", sizes, strides, "use a tensor with at least one axis")
@@ -265,10 +265,10 @@ class _TensorInput:
             raise UnsupportedTensor(index=self.index, value=self.shown, given=kind, remedy=remedy)
 
     def _bind_axes(self, sizes: tuple[int, ...], strides: tuple[int, ...], env: dict[Sym, Number]) -> None:
-        """Check sizes and strides, and bind their variables. Strides of axes of size 1, and of empty tensors, mean nothing."""
+        """Check sizes and strides, and bind their variables. Strides of axes of size 1, and of empty tensors, are ignored."""
         is_empty = 0 in sizes
         running = 1
-        free: list[Sym] = []  # stride variables of axes of size 1 since the last axis whose stride means something
+        free: list[Sym] = []  # stride variables of axes of size 1 since the last axis with a meaningful stride
         for axis in self.axes:
             size, stride = sizes[axis.dim], strides[axis.dim]
             if axis.size is not None and size != axis.size:
@@ -288,7 +288,7 @@ class _TensorInput:
                     raise self._wrong_stride(axis, 0, sizes, strides)
                 continue
             if axis.is_contiguous and free:
-                for variable in free:  # the kernel computes this stride from the one of an axis of size 1, which can be anything: let it be what fits
+                for variable in free:  # the kernel computes this stride from that of an axis of size 1, which is arbitrary, so choose the one that fits
                     env[variable] = stride
             elif axis.is_contiguous and stride != running:
                 raise self._wrong_stride(axis, running, sizes, strides)
@@ -326,7 +326,7 @@ def _shown_value(given: Any) -> str:
 
 
 def integer_range(dtype: DataType) -> tuple[int, int]:
-    """Return the least and the largest integer that a type holds."""
+    """Return the least and the largest integer of a type."""
     return (0, (1 << dtype.bits) - 1) if dtype.name.startswith(("UInt", "Byte")) else (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1)
 
 
@@ -351,7 +351,7 @@ class _ScalarInput:
             raise WrongScalarType(index=self.index, value=self.shown, given=shown, dtype=dtype.value)
         try:
             value = convert(given, dtype)
-        except (OverflowError, ValueError):  # an integer that no double holds; nan or infinity for an integer
+        except (OverflowError, ValueError):  # an integer too large for a double; nan or infinity for an integer
             value = None
         if value is not None and dtype.is_integer:
             low, high = integer_range(dtype)
@@ -362,7 +362,7 @@ class _ScalarInput:
 
 
 def _accepts(dtype: DataType, given: Number) -> bool:
-    """True when a number is of the kind of `dtype` or of a narrower one (bool, integer, real, complex)."""
+    """True if a number is of the kind of `dtype` or of a lower one (bool, integer, real, complex)."""
     if isinstance(given, complex):
         return dtype.is_complex
     if isinstance(given, float):
@@ -402,7 +402,7 @@ class InputPlan:
         }
 
     def bind(self, values: Sequence[Any]) -> Bound:
-        """Check the (flat) values of a call and return what they say.
+        """Check the (flat) values of a call and return the bound values.
 
         Errors: the UserErrors of this module; each names the input, what was expected and what was given.
         """

@@ -35,7 +35,7 @@ class PositionOutOfRange(UserError, IndexError):
 
 
 class Report:
-    """A kernel's piece of host memory: claimed, complete, then position and extent."""
+    """The report of a kernel in host memory: claimed, complete, then position and extent."""
 
     def __init__(self, program: KernelProgram, address: int) -> None:
         self.address = address
@@ -45,7 +45,7 @@ class Report:
         self.ops = "; ".join(dict.fromkeys(told))
 
     def take(self) -> PositionOutOfRange | None:
-        """Return what was reported since the last time, if anything."""
+        """Return the report since the last call, if any."""
         words = (ctypes.c_uint32 * 2).from_address(self.address)
         if not words[1]:
             return None
@@ -62,13 +62,13 @@ _free: list[int] = []
 
 @forking.in_child
 def _forget() -> None:
-    """A forked child has no kernels, and its reports are its parent's."""
+    """Drop the reports in a forked child: they belong to the parent."""
     _reports.clear()
     _free.clear()
 
 
 def attach(kernel: LoadedKernel, program: KernelProgram) -> None:
-    """Let a kernel that was compiled to report do so. Errors: those of the driver."""
+    """Connect a kernel that was compiled with bounds reports to a report. Errors: those of the driver."""
     with _lock:
         if not _free:
             _free.extend(_new_page(kernel.device))
@@ -80,7 +80,7 @@ def attach(kernel: LoadedKernel, program: KernelProgram) -> None:
 
 def _detach(report: Report) -> None:
     with _lock:
-        if report in _reports and report.take() is None:  # what nobody has read yet stays to be read
+        if report in _reports and report.take() is None:  # unread reports are kept
             _reports.remove(report)
             _free.append(report.address)
 
@@ -98,7 +98,7 @@ def _new_page(device: int) -> list[int]:
 
 
 def raise_reported() -> None:
-    """Raise what a kernel has reported, once. Errors: PositionOutOfRange."""
+    """Raise the error for a report of a kernel, once. Errors: PositionOutOfRange."""
     for report in list(_reports):
         found = report.take()
         if found is not None:
@@ -106,9 +106,8 @@ def raise_reported() -> None:
 
 
 def synchronize(device: int | str | torch.device | None = None) -> None:
-    """Wait until a GPU has ended its work, as torch.cuda.synchronize does, and raise what kernels have found out of range.
-
-    Only kernels made under the setting `bounds` look. Errors: PositionOutOfRange.
+    """Wait until a GPU has ended its work, like torch.cuda.synchronize, and raise errors for positions that kernels found out of range. Only kernels made under
+    the setting `bounds` check. Errors: PositionOutOfRange.
     """
     if torch.cuda.is_available():
         torch.cuda.synchronize(device)

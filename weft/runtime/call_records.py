@@ -42,21 +42,21 @@ from .torch_steps import TorchCall
 log = logging.getLogger(__name__)
 
 FORMAT = 4
-"""Of records: raise it when their meaning changes without a change of weft's files."""
+"""Format version of records: increment it if their meaning changes without a change of weft's files."""
 MOST_SIGNATURES = 16
-"""Records that one process writes for one definition: a size that changes at every call would fill the disk."""
+"""The most records that one process writes for one definition: a size that changes in every call would fill the disk."""
 RECORD, CODE = "record", "code"
-"""Its place in an entry's metadata, and that of the code of its functions among the byte strings."""
+"""The key of the record in an entry's metadata, and that of the code of its functions among the byte strings."""
 
 _DATA = re.compile(r"(size|stride|dtype)\w*|number_\d+|torch\d+_\d+")
 _MADE = re.compile(r"launch\d+|was_written|zeroed_memory|default_stream|nothing|gpu|empty|place|stream|device")
-"""Names of constants: those that are kept as they are, and those that every process makes for itself."""
+"""Names of constants: those that are kept unchanged, and those that each process makes itself."""
 
 
 # ---------------------------------------------------------------- what a record is for
 def code_version() -> str:
-    """Return a digest of weft's files. What they hold is read once; then the cache knows it by their names, sizes and times."""
-    with _version_lock:  # threads that want it at the same time wait for the first
+    """Return a digest of weft's files. They are read once; later the cache identifies them by names, sizes and times."""
+    with _version_lock:  # concurrent threads wait for the first
         return _code_version()
 
 
@@ -70,7 +70,7 @@ def _code_version() -> str:
 
 
 def signature_of(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Return what a prepared call depends on in its values. Errors: NoRecord for values of unusual kinds."""
+    """Return the properties of its values that a prepared call depends on. Errors: NoRecord for values of unusual kinds."""
     out: list[Any] = []
     devices: set[torch.device] = set()
     for value in values:
@@ -113,7 +113,7 @@ def _key(definition: str, signature: tuple[Any, ...], device: Any, engine: Engin
 
 
 def surroundings(engine: Engine, options: Options) -> str:
-    """A digest of what all calls in one process depend on."""
+    """A digest of what all calls of one process depend on."""
     return _surroundings(_chip(engine), options)
 
 
@@ -123,7 +123,7 @@ def _surroundings(chip: str, options: Options) -> str:
 
 
 def _is_recorded(options: Options) -> bool:
-    """False where calls do more than run kernels."""
+    """False if calls do more than run kernels."""
     return options.cache and not (options.tune or options.dump or getattr(options, "bounds", False))
 
 
@@ -136,7 +136,7 @@ def _engine(values: Sequence[Any], device: Any, options: Options) -> Engine:
 # ---------------------------------------------------------------- records
 @dataclass
 class _Kernel:
-    """A kernel as it is built, and how it is launched. needs: by name. block: threads along each axis, None where sizes decide. kept: see `BuiltKernel`."""
+    """A kernel, its build and its launch. needs: by name. block: threads along each axis, None if sizes decide. kept: see `BuiltKernel`."""
 
     scheduler: str
     fields: dict[str, Any]
@@ -163,8 +163,8 @@ class _Kernel:
 
 @dataclass
 class _Record:
-    """See the module. ops: name -> scalar op. torch_calls: name -> (op, attributes, layouts). random_ops: 0 for none. writes: into inputs. careful: the
-    function for inputs that lie across one that is written."""
+    """See the module. ops: name -> scalar op. torch_calls: name -> (op, attributes, layouts). random_ops: 0 for none. writes: it writes into inputs. careful:
+    the function for inputs that overlap a written one."""
 
     kinds: tuple[str, ...]
     parts: dict[str, Any]
@@ -230,7 +230,7 @@ def _record_of_run(caller: Any, run: Any, runtimes: Sequence[Any], plans: Sequen
 
 
 def _rebuilt(record: _Record, engine: Engine, options: Options) -> tuple[Callable[..., Any], list[RecordedKernel]]:
-    """Return the function of a record, and its kernels. Errors: those of the compiler, where a kernel is no longer in the cache."""
+    """Return the function of a record, and its kernels. Errors: those of the compiler, if a kernel is no longer in the cache."""
     constants: dict[str, Any] = dict(record.data)
     constants.update(warm_path.allocator(engine.device)[1])
     constants.update({name: EVALUATORS[op] for name, op in record.ops.items()})
@@ -263,12 +263,12 @@ def _entries_of(key: str, record: _Record) -> list[str]:
 
 
 _KINDS = {k: k for k in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR, warm_path.CPU_SCALAR, warm_path.SCALAR, warm_path.SHAPE_SCALAR)}
-"""Kinds of inputs, which the writer knows by identity."""
+"""Kinds of inputs, which the writer compares by identity."""
 _CLASSES = {c.__name__: c for c in (_Record, _Kernel, LaunchPlan, Memory, warm_path.LaunchText, Layout, LineOrigin)}
 
 
 def _read(found: object) -> _Record:
-    """Return the record that an entry's metadata hold. Errors: NoRecord."""
+    """Return the record in an entry's metadata. Errors: NoRecord."""
     record = decoded(found, _CLASSES)
     if not isinstance(record, _Record):
         raise NoRecord(f"a {type(record).__name__}")
@@ -277,14 +277,14 @@ def _read(found: object) -> _Record:
 
 
 def _storage_check(kinds: Sequence[str], values: Sequence[Any]) -> tuple[list[tuple[int, Any]], Callable[..., None]]:
-    """Return the tensors among values, with their places, and what asks whether the memory of tensors like these is large enough."""
+    """Return the tensors among values, with their positions, and the check that the storages of such tensors are large enough."""
     tensors = [(n, v) for n, (v, kind) in enumerate(zip(values, kinds)) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR)]
     wanted: list[Any] = [(n, SimpleNamespace(name=n), span_elems(v.shape, v.stride()) * v.element_size(), v.element_size()) for n, v in tensors]
     return tensors, checker(wanted)
 
 
 def _code_for(record: _Record, values: Sequence[Any], text: str) -> bytes:
-    """Return the code of what another process writes for a record: how it finds the call, checks its memory, and runs it. text: of `run`."""
+    """Return the code of the functions that another process needs for a record: to find the call, check its storages, and run it. text: of `run`."""
     with kept_code.noting() as codes:
         warm_path.write_execute(record.kinds, {})
         _storage_check(record.kinds, values)
@@ -296,9 +296,8 @@ def _code_for(record: _Record, values: Sequence[Any], text: str) -> bytes:
 class RecordedCalls:
     """Calls of one definition, from records where there are any.
 
-    definition: a digest of what is computed; "" for no records. make: returns the FusionExecutorCache that computes it, asked for at the first call without a
-    record, which it then serves, with all later ones. kernels: those that calls have used. entries: keys in the cache of records that were written or read, and
-    of their kernels.
+    definition: a digest of what is computed; "" for no records. make: returns the FusionExecutorCache that computes it; called at the first call without a
+    record, after which it serves all calls. kernels: those that calls have used. entries: cache keys of the records written or read, and of their kernels.
     """
 
     def __init__(self, definition: str, make: Callable[[], Any]) -> None:
@@ -311,7 +310,7 @@ class RecordedCalls:
         self._table: dict[Any, tuple[Any, ...]] = {}
         self._last: list[tuple[Any, ...]] = [()]
         self._kinds: tuple[str, ...] = ()
-        self._settings: Callable[[], Any] = in_block  # what calls ask for beside their values
+        self._settings: Callable[[], Any] = in_block  # the settings that calls depend on besides their values
         self._signature: Callable[..., Any] | None = None
         self.execute: Callable[..., Any] = self._first
 
@@ -321,12 +320,12 @@ class RecordedCalls:
         return tuple(self._recorded) if self.executor is None else self.executor.kernel_runtimes
 
     def prepare(self, values: Sequence[Any], device: Any = None) -> None:
-        """Make ready for calls with values like these, which nothing reads. Errors: those of a call."""
+        """Prepare calls with values like these, without reading them. Errors: those of a call."""
         if self.executor is not None or not self._restore(values, device):
             self._real().prepare(values, device)
 
     def warm(self, values: Sequence[Any]) -> warm_path.Warm | None:
-        """Return what was prepared for values like these, as `Caller.warm` does."""
+        """Return the prepared call for values like these, like `Caller.warm`."""
         if self.executor is not None:
             found: warm_path.Warm | None = self.executor.warm(values)
             return found
@@ -354,7 +353,7 @@ class RecordedCalls:
         return self._real().execute(inputs, device=device, _enable_options=enable, _disable_options=disable, check=check, seed=seed, tune=tune)
 
     def _real(self) -> Any:
-        """Serve all calls by the definition from now on; what it prepares is recorded."""
+        """Serve all calls from the definition from now on, and record what it prepares."""
         if self.executor is None:
             executor = self._make()
             executor.watch(self._keep)
@@ -363,7 +362,7 @@ class RecordedCalls:
 
     # -- reading
     def _restore(self, values: Sequence[Any], device: Any) -> bool:
-        """Tell whether calls with values like these are in the table now."""
+        """Restore a record for values like these into the table; return whether there is one."""
         options = current()
         if not (self.definition and _is_recorded(options)) or self.executor is not None:
             return False
@@ -373,14 +372,14 @@ class RecordedCalls:
             key = _key(self.definition, signature, device, engine, options)
             if key not in self._runs and not self._read_record(key, engine, options):
                 return False
-            self._remember(*self._runs[key], values, device)  # the table tells parameters from other tensors; a record serves both
+            self._remember(*self._runs[key], values, device)  # the table distinguishes parameters from other tensors; a record serves both
         except Exception as error:  # noqa: BLE001  (a record is an offer: without it the definition serves the call, and says what is wrong)
             log.debug("no call from a record: %s: %s", type(error).__name__, error)
             return False
         return True
 
     def _read_record(self, key: str, engine: Engine, options: Options) -> bool:
-        """Tell whether there is a record, whose function is known now. Errors: NoRecord, and whatever a damaged one raises."""
+        """Read a record and make its function; return whether there is one. Errors: NoRecord, and any error for a damaged one."""
         cache = default_cache(options)
         artefact = None if cache is None else cache.get(key)
         if artefact is None:
@@ -398,7 +397,7 @@ class RecordedCalls:
         return True
 
     def _remember(self, kinds: tuple[str, ...], run: Callable[..., Any], values: Sequence[Any], device: Any) -> None:
-        """Put a function into the table, as `weft.runtime.calls.Caller` does."""
+        """Put a function into the table, like `weft.runtime.calls.Caller`."""
         tensors, fits = _storage_check(kinds, values)
         fits(*(v for _, v in tensors), *(v.data_ptr() for _, v in tensors), *(None for _ in tensors))
         if not self._kinds:

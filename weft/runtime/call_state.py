@@ -20,7 +20,7 @@ def one_object(state: Hashable) -> Hashable:
 
 
 def settings_and_gradients() -> Hashable:
-    """Return an object that stands for the settings in force and for whether gradients are recorded, the same one for the same state."""
+    """Return an object that identifies the current settings and whether gradients are recorded, the same one for the same state."""
     return one_object((in_block(), torch.is_grad_enabled()))
 
 

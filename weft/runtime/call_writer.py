@@ -34,15 +34,15 @@ from .view_outputs import View
 
 
 NO_ADDRESS = 1 << 20
-"""What a tensor map is encoded with before the first launch."""
+"""The dummy address in a tensor map before the first launch."""
 
 
 MOST_EARLY_BYTES = 4 << 20
-"""Outputs of up to this size are allocated before the first kernel, so that launches follow one another; larger ones may take memory that is freed later."""
+"""Outputs of up to this size are allocated before the first kernel, so that launches are not delayed; larger ones may reuse memory that is freed later."""
 
 
 class CallerFacts(Protocol):
-    """What the writer needs of a caller: the definition, its inputs as it names them, and dimensions that it fixes."""
+    """The facts of a caller: the definition, the names of its inputs, and fixed launch dimensions."""
 
     shared: SharedDefinition
     shown: list[Val]
@@ -52,7 +52,7 @@ class CallerFacts(Protocol):
 
 @dataclass(eq=False)
 class PreparedCall:
-    """A signature's function and what it launches (nothing, when all outputs are empty or inputs)."""
+    """The function of a signature and its launches (none if all outputs are empty or inputs)."""
 
     run: Callable[..., list[torch.Tensor]]
     runtimes: list[Runtime]
@@ -62,7 +62,7 @@ class PreparedCall:
 
 
 def prepare_call(caller: CallerFacts, sizes: Sizes, kernels: list[Runtime], engine: Engine, kinds: Sequence[str]) -> PreparedCall:
-    """Lay out the launches of a call and write its function."""
+    """Plan the launches of a call and write its function."""
     call = _CallWriter(caller, sizes, kernels, engine, kinds)
     run = call.write()
     if current().bounds and engine.device is not None:
@@ -75,7 +75,7 @@ def prepare_call(caller: CallerFacts, sizes: Sizes, kernels: list[Runtime], engi
 
 
 def _after_reports(run: Callable[..., list[torch.Tensor]]) -> Callable[..., list[torch.Tensor]]:
-    """Return a call that first raises what earlier kernels have reported. Errors: PositionOutOfRange."""
+    """Return a call that first raises errors for reports of earlier kernels. Errors: PositionOutOfRange."""
 
     def run_after_reports(*arguments: Any) -> list[torch.Tensor]:
         bounds.raise_reported()
@@ -96,8 +96,8 @@ class _CallWriter:
         self.outputs = caller.shared.outputs
         self.plans: list[LaunchPlan] = []
         self._zeroed_bytes = self._scratches = self._texts = 0
-        self._borrowable = 0  # bytes before the zeroed memory that the launch being written may still take
-        self._computed: tuple[object, dict[Sym, str]] = (None, {})  # of the launch being written: what variables of the function hold
+        self._borrowable = 0  # bytes before the zeroed memory that the current launch may still use
+        self._computed: tuple[object, dict[Sym, str]] = (None, {})  # for the current launch: expression -> variable of the function
         self._values: dict[int, dict[Sym, Number]] = {}
         self._buffers = {input_name(t): n for n, t in enumerate(sizes.buffers)}
         values = [f"a{i}" for i in range(len(kinds))]
@@ -109,7 +109,7 @@ class _CallWriter:
         careful = self._write([False] * len(in_place))
         if not any(in_place):
             return careful
-        setattr(careful, "plans", self.plans)  # for whoever keeps calls
+        setattr(careful, "plans", self.plans)  # for the recording of calls
         return self._write(in_place, careful)
 
     # -- outputs that are written into inputs
@@ -120,9 +120,10 @@ class _CallWriter:
                 raise AliasShape(output=tensor, index=alias, alias=self.caller.shown[alias], alias_sizes=sizes, sizes=list(layout.sizes))
 
     def _in_place(self) -> list[bool]:
-        """Per buffer: may its kernel write it into an input's memory right away? Not if a later step reads the input: all see the values before the call."""
+        """Return for each buffer whether its kernel may write directly into an input's memory. Not if a later step reads the input, because all steps see its
+        old values."""
         out = [False] * len(self.sizes.buffers)
-        taken = {source for _, source in self.outputs.copies}  # copied as it was before
+        taken = {source for _, source in self.outputs.copies}  # copied with its old values
         runtimes = iter(zip(self.sizes.kernels, self.kernels))
         for number, step in enumerate(self.sizes.plan.steps):
             if not isinstance(step, KernelStep):
@@ -143,7 +144,7 @@ class _CallWriter:
         return self.sizes.layouts[buffer].is_like(tensor.sizes, tensor.strides)
 
     def _overlap_test(self, in_place: Sequence[bool]) -> str:
-        """Return the condition that an input that is written lies across another input."""
+        """Return the condition that a written input overlaps another input."""
         parts = []
         written = [alias for alias, ok in zip(self.outputs.alias, in_place) if ok]
         for alias in written:
@@ -177,7 +178,7 @@ class _CallWriter:
         return warm_path.write_run(parts)
 
     def _write_steps(self, parts: warm_path.RunParts, in_place: Sequence[bool]) -> None:
-        """Write the steps. What only kernels read lies in one piece of memory for all; a tensor of its own goes when its last reader has run."""
+        """Write the steps. Intermediates that only kernels read share one piece of memory; others are tensors that are freed after their last reader."""
         steps = self.sizes.plan.steps
         written = {self._buffers[input_name(t)] for step in steps for t in step.outputs}
         for n in range(len(self.outputs.computed)):
@@ -220,7 +221,7 @@ class _CallWriter:
             parts.allocations += [f"edge_memory = {self._allocation.format(n='_edges')}", "edges = edge_memory.data_ptr()"]
 
     def _allocate_outputs(self, parts: warm_path.RunParts, fresh: Sequence[tuple[warm_path.LaunchText, int]]) -> None:
-        """Write the allocations of outputs: all at first, unless memory that goes before they are written could serve the larger ones."""
+        """Write the allocations of outputs: all at the start, unless the larger ones could reuse memory that is freed before they are written."""
         is_freed = any(text.before or text.after for text in parts.steps)
         for text, buffer in fresh:
             if len(parts.steps) == 1 or not is_freed or self.sizes.layouts[buffer].storage_bytes <= MOST_EARLY_BYTES:
@@ -229,7 +230,7 @@ class _CallWriter:
                 text.before.insert(0, self._allocate(parts, buffer))
 
     def _scattered_into(self, use: KernelUse) -> dict[int, int]:
-        """Return the buffers of a kernel's outputs that have no memory of their own, since they are written into another buffer, with that."""
+        """Return output buffer -> other buffer, for outputs of a kernel that are written into another buffer."""
         values = {own: value for own, value in zip(use.part.fusion.inputs(), use.inputs)}
         out: dict[int, int] = {}
         for buffer, output in zip(use.outputs, use.part.fusion.outputs()):
@@ -242,7 +243,7 @@ class _CallWriter:
         return not isinstance(self.sizes.buffers[buffer].definition(), ScatterStoreOp)
 
     def _put_into_edges(self, buffer: int, own_tensors: Set[int]) -> bool:
-        """Give a buffer a place in the memory that kernels share; False if it has to be a tensor, or there is no room."""
+        """Place a buffer in the shared intermediate memory; False if it must be a tensor, or there is no room."""
         offset = None if buffer in own_tensors else self._edges.take(buffer, self.sizes.layouts[buffer].storage_bytes)
         if offset is not None:
             self._addresses[buffer] = f"edges + {offset}"
@@ -254,7 +255,7 @@ class _CallWriter:
         return {self._buffers[name] for step in steps for value in (*step.outputs, *step.reads) if (name := input_name(value)) in self._buffers}
 
     def _view_of(self, n: int, view: View) -> str:
-        """Return the statement that makes an output which has the bytes of an input or of another output."""
+        """Return the statement that creates an output as a view of an input or of another output."""
         a = f"{'o' if view.of_result else 'a'}{view.source}"
         whole = a if view.of_result else f"{a}.detach()"
         return f"o{n} = {whole}.as_strided({view.sizes}, {view.strides}, {a}.storage_offset(){f' + {view.offset}' if view.offset else ''})"
@@ -277,7 +278,7 @@ class _CallWriter:
         return [[buffer for buffer, at in last.items() if at == number] for number in range(len(steps))]
 
     def _copies_back(self, parts: warm_path.RunParts, in_place: Sequence[bool]) -> list[str]:
-        """Return what fills inputs after the launches: first those that another input is written into, which is what it was before the call."""
+        """Return the copies into inputs after the launches: first those from other inputs, which must still have their old values."""
         copies = self.outputs.copies
         overwritten = {to for to, _ in copies}
         kept = [source for _, source in copies if source in overwritten]
@@ -301,7 +302,7 @@ class _CallWriter:
         return f"a{address[1:]}" if address.startswith("p") else f"o{buffer}"
 
     def _torch_call(self, parts: warm_path.RunParts, number: int, step: TorchStep) -> str:
-        """Return the call of an op that torch runs, on operands of the user's shapes: the passes over graphs may have split axes, and left out reshapes."""
+        """Return the call of an op that torch runs, on operands of the user's shapes, because graph passes may have split axes and removed reshapes."""
         expr = step.expr
         defined = self.caller.shared.tensors.get(expr.outputs[0].name)
         if defined is not None and type(defined.definition()) is type(expr):
@@ -362,14 +363,14 @@ class _CallWriter:
         Dump.launch(program.name, plan)
 
     def _share_work(self, parts: warm_path.RunParts) -> None:
-        """Write what the launches have in common: zeroed memory, of which each leaves all zero, and the state of the random generator."""
+        """Write the common parts of the launches: zeroed memory, which each launch leaves zero, and the state of the random generator."""
         if self.kernels and self._zeroed_bytes:
             parts.constants.update(work_memory.names(self.engine.device))
             parts.before += work_memory.statements(self._zeroed_bytes)
         if any(kernel.program.random_ops for kernel in self.kernels):
             random_ops = self.caller.shared.random_ops
             parts.constants["take"] = philox_state.taker(self.engine.device, random_ops, self.kernels[0].program.name)
-            parts.before.append("seed, offset, seed_at, drawn = take()")  # drawn: memory that has to stay until all kernels are launched
+            parts.before.append("seed, offset, seed_at, drawn = take()")  # drawn: memory that must be kept until all kernels are launched
 
     def _tensor(
         self, parts: warm_path.RunParts, text: warm_path.LaunchText, use: KernelUse, kernel: Runtime, param: TensorParam, in_place: Sequence[bool]
@@ -411,7 +412,7 @@ class _CallWriter:
         return f"w{number}.data_ptr()"
 
     def _tensor_map(self, param: TensorMapParam, env: dict[Sym, Number]) -> bytes:
-        """Return the map for these sizes, once per signature; a launch puts in the tensor's address."""
+        """Return the map for these sizes, encoded once per signature; each launch sets the tensor's address."""
         from ..emulator.tensor_map import encode_tensor_map as encode_emulated
         from .driver import encode_tensor_map
 
@@ -423,7 +424,7 @@ class _CallWriter:
     def _scalar(
         self, parts: warm_path.RunParts, text: warm_path.LaunchText, slot: int, param: ScalarParam | RandomParam, use: KernelUse
     ) -> ParamSlot:
-        """Return the slot of a scalar, and write its computation when it changes from call to call."""
+        """Return the slot of a scalar, and write its computation if it changes from call to call."""
         if isinstance(param, RandomParam):
             text.scalars.append((slot, param.what))  # seed, offset, seed_at: variables of the function
             return ("scalar", "unsigned long long", 0)

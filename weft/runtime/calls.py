@@ -47,29 +47,28 @@ CHECKED_ON_CPU = "checks ({check}) are on: the tensors of {where} are copied to 
 
 
 class CheckedOnCpu(UserWarning):
-    """A call with tensors on a GPU ran in the emulator, since it was to be checked."""
+    """Warning: a call with tensors on a GPU ran in the emulator, because checks were requested."""
 
 
 MOST_COMPILERS = 16
 """Kernels of one definition that are compiled at the same time."""
 
 MOST_FAILURES, MOST_REJECTIONS = 16, 32
-"""Schedulers that a call leaves out, one after the other, before it gives up."""
+"""Schedulers, and rejected proposals, that a call skips before it gives up."""
 LARGEST_TABLE = 4096
-"""Signatures that an executor keeps; when there are more, it starts over."""
+"""Signatures that an executor keeps; if there are more, the table is cleared."""
 
 
 def settings_and_order() -> Hashable:
-    """As `settings_and_gradients`, with whether equal calls have to give equal bits."""
+    """As `settings_and_gradients`, and whether equal calls must return equal bits."""
     return one_object((in_block(), torch.is_grad_enabled(), must_be_in_order()))
 
 
 class Caller(ABC):
-    """Calls of one definition: `execute` is written for its inputs, the table keeps what was prepared for each signature.
-
-    shared: what is shared with equal definitions. shown: the inputs as this definition names them. kernels: where kernels are found.
-    runtimes: the kernels that calls used, in order of first use. timings, last: of the last cold call: its stages, and how it was cut. launches: of the
-    last call under a profiler. is_tuned: a call asked for tuning. watcher: is told of each call that was prepared, for `weft.runtime.call_records`.
+    """Calls of one definition: `execute` is written for its inputs, and the table has the prepared call of each signature. shared: the part common to equal
+    definitions. shown: the inputs with this definition's names. kernels: the table of kernels.
+    runtimes: the kernels that calls used, in order of first use. timings, last: stages and steps of the last cold call. launches: of the last call under a
+    profiler. is_tuned: a call asked for tuning. watcher: called for each prepared call, for `weft.runtime.call_records`.
     """
 
     def __init__(self, shared: SharedDefinition, shown: Sequence[Val], kernels: Kernels) -> None:
@@ -82,7 +81,7 @@ class Caller(ABC):
         self._input_plan: InputPlan | None = None
         self.has_warned_of_gradients = self.is_tuned = False
         self._seen: compile_log.Seen | None = None
-        self._new: list[Runtime] = []  # made by the call that is being prepared
+        self._new: list[Runtime] = []  # made by the present preparation
         self.shown = list(shown)
         self._table: dict[Hashable, tuple[Any, ...]] = {}
         self._prepared: dict[Hashable, PreparedCall] = {}
@@ -110,14 +109,14 @@ class Caller(ABC):
     # -- what an executor decides
     @abstractmethod
     def request(self, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
-        """Say which kernel computes the part of `use` at these sizes."""
+        """Return the request for the kernel that computes the part of `use` at these sizes."""
 
     def change_launch(self, launch: dict[str, Any]) -> None:
-        """Change grid, block or shared_bytes where the caller fixed them."""
+        """Change grid, block or shared_bytes if the caller fixed them."""
 
     # -- kernels
     def runtime(self, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str], timings: Timings) -> Runtime:
-        """Return the kernel of a step for these sizes, compiled if need be.
+        """Return the kernel of a step for these sizes, compiled if necessary.
 
         Errors: NoScheduler, limits of the chip, alignment, those of the compiler.
         """
@@ -126,7 +125,7 @@ class Caller(ABC):
     def _building(
         self, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str], timings: Timings
     ) -> Callable[[], Runtime]:
-        """Schedule and lower the kernel of a step; return what builds it, or finds it.
+        """Schedule and lower the kernel of a step; return a function that builds or finds it.
 
         Errors: NoScheduler, limits of the chip, alignment.
         """
@@ -155,7 +154,7 @@ class Caller(ABC):
         return build
 
     def _all_runtimes(self, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str], timings: Timings) -> list[Runtime]:
-        """Return the kernels of all steps. Several are compiled at once, while the next are lowered: NVRTC does not hold the interpreter's lock."""
+        """Return the kernels of all steps. Several are compiled at once, while the next are lowered: NVRTC releases the interpreter's lock."""
         uses = sizes.kernels
         if len(uses) < 2:
             return [self.runtime(use, sizes, engine, options, disable, timings) for use in uses]
@@ -172,7 +171,7 @@ class Caller(ABC):
         return runtimes
 
     def _usable_runtimes(self, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str], timings: Timings) -> list[Runtime]:
-        """Return the kernels of all steps; for one that turns out to be unusable, its scheduler chooses again."""
+        """Return the kernels of all steps; if one turns out to be unusable, its scheduler chooses again."""
         for _ in range(MOST_REJECTIONS):
             try:
                 return self._all_runtimes(sizes, engine, options, disable, timings)
@@ -209,7 +208,7 @@ class Caller(ABC):
         return self.input_plan.bind(inputs)
 
     def _cold(self, inputs: Sequence[Any], device: Any, enable: Sequence[str], disable: Sequence[str]) -> list[torch.Tensor]:
-        """A call whose signature is not in the table, or that is profiled, or has options of its own."""
+        """A call whose signature is not in the table, or that is profiled or has options."""
         if isinstance(inputs, torch.Tensor):
             raise unusual.NoListOfInputs(sizes=list(inputs.shape))
         values = flattened(inputs)
@@ -230,13 +229,13 @@ class Caller(ABC):
         try:
             return prepared.run(*arguments)
         except OverflowError:
-            self.bind(values)  # names the integer that no double holds
+            self.bind(values)  # names the integer that is too large for a double
             raise
 
     def _checked(
         self, inputs: Sequence[Any], device: Any, enable: Sequence[str], disable: Sequence[str], check: Any, seed: Any, tune: Any
     ) -> list[torch.Tensor]:  # fmt: skip
-        """A call with checks, or an order of threads, of its own, or one that tunes: later ones use what it finds."""
+        """A call with its own checks or thread order, or one that tunes, whose result later calls use."""
         chosen = {name: value for name, value in (("check", check), ("seed", seed), ("tune", tune)) if value is not None}
         if tune and not self.is_tuned:
             self.is_tuned = True
@@ -245,10 +244,10 @@ class Caller(ABC):
             return self._cold(inputs, device, enable, disable)
 
     def _known(self, values: Sequence[Any], device: Any) -> PreparedCall | None:
-        """Return what was prepared for values like these. Errors: StorageTooSmall."""
+        """Return the prepared call for values like these. Errors: StorageTooSmall."""
         try:
             found = self._prepared.get(self._signature(values, device)[0])
-        except (AttributeError, TypeError, ValueError, RuntimeError):  # binding says what is wrong with the values
+        except (AttributeError, TypeError, ValueError, RuntimeError):  # binding reports what is wrong with the values
             return None
         if found is not None:
             tensors = [(n, v) for n, v in enumerate(values) if isinstance(v, torch.Tensor)]
@@ -259,7 +258,7 @@ class Caller(ABC):
         return [v.data_ptr() for v, kind in zip(values, self._kinds) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR)]
 
     def prepare(self, values: Sequence[Any], device: Any) -> None:
-        """Prepare calls with values like these, which nothing reads. Errors: those of a call."""
+        """Prepare calls with values like these, without reading them. Errors: those of a call."""
         self._prepare(values, device, current(), frozenset(), True)
 
     @collector.paused
@@ -292,10 +291,10 @@ class Caller(ABC):
     def _planned(
         self, values: Sequence[Any], device: Any, options: Options, disable: frozenset[str], timings: Timings
     ) -> tuple[Sizes, Engine, list[Runtime]]:
-        """Return the plan for these values, and its kernels. A scheduler that takes a fusion and fails is left out, and the plan is made again.
+        """Return the plan for these values, and its kernels. A scheduler that accepts a fusion and fails is excluded, and the plan is made again.
 
-        Errors: those of binding, NoEngine, NoScheduler, of limits and compilers; what the scheduler raised when no other takes the fusion, or under the
-        setting `strict_schedules`.
+        Errors: those of binding, NoEngine, NoScheduler, of limits and compilers; the scheduler's error if no other accepts the fusion, or under the setting
+        `strict_schedules`.
         """
         failed: compiler.ScheduleFailed | None = None
         for _ in range(MOST_FAILURES):
@@ -337,7 +336,7 @@ class Caller(ABC):
             self._last[0] = entry
 
     def warm(self, values: Sequence[Any]) -> warm_path.Warm | None:
-        """Return what was prepared for values like these, None for nothing, for misaligned ones, and where more than tensors decides."""
+        """Return the prepared call for values like these; None if there is none, for misaligned values, and if it depends on more than tensors."""
         key, low, _ = self._signature(values, None)
         entry = None if low else self._table.get(key)
         if entry is None or any(kind is not warm_path.TENSOR and not warm_path.is_scalar(kind) for kind in self._kinds):
@@ -347,7 +346,7 @@ class Caller(ABC):
         return warm_path.Warm(guard, entry[1], self._settings, self._fits(tensors), seen)
 
     def forget(self) -> None:
-        """Prepare every signature again when it comes; kernels are kept."""
+        """Drop all prepared calls; kernels are kept."""
         self._table.clear()
         self._prepared.clear()
         self._last[0] = ()
@@ -360,7 +359,7 @@ class Caller(ABC):
         return checker([(n, self.shown[n], span_elems(v.shape, v.stride()) * v.element_size(), v.element_size()) for n, v in tensors])
 
     def _emulated_copies(self, values: Sequence[Any], device: Any, enable: Sequence[str], disable: Sequence[str]) -> list[torch.Tensor]:
-        """Run a call with GPU tensors in the emulator: on copies, whose results go back to the GPU."""
+        """Run a call with GPU tensors in the emulator: on copies, whose results are copied back to the GPU."""
         where = next(v.device for v in values if isinstance(v, torch.Tensor) and v.is_cuda)
         if current().emulate != "on":
             warnings.warn(CHECKED_ON_CPU.format(check=",".join(current().check), where=where), CheckedOnCpu, stacklevel=find_stacklevel())

@@ -22,7 +22,7 @@ _was_on = False
 
 
 def paused(function: Callable[P, T]) -> Callable[P, T]:
-    """Return `function` with the collector off while it runs, in whichever threads: the last to end turns it on again if it was on."""
+    """Return `function` with garbage collection disabled while it runs in any thread; the last thread to end enables it again if it was on."""
 
     @functools.wraps(function)
     def call(*arguments: P.args, **keywords: P.kwargs) -> T:
@@ -47,14 +47,14 @@ def _enter() -> None:
 def _leave() -> None:
     global _calls
     with _lock:
-        _calls = max(0, _calls - 1)  # 0 already in a child that was forked in between
+        _calls = max(0, _calls - 1)  # already 0 in a child that was forked meanwhile
         if not _calls and _was_on:
             gc.enable()
 
 
 @forking.in_child
 def _turn_on() -> None:
-    """The threads that compile are the parent's."""
+    """Enable it in a forked child, where the compiling threads do not exist."""
     global _calls
     if _calls and _was_on:
         gc.enable()

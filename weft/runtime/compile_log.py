@@ -20,7 +20,7 @@ from .binding import alignment_bytes
 
 LOGGER = logging.getLogger("weft")
 LONG_S = 1.0
-"""Seconds without a word, after which somebody at a terminal asks what is going on."""
+"""Seconds of silence after which a terminal gets a message."""
 Seen = list[tuple[Any, ...]]
 
 
@@ -37,7 +37,7 @@ def facts_of(values: Sequence[Any]) -> Seen:
 
 
 def tell(values: Sequence[Any], before: Seen | None, made: Sequence[Any], seconds: float) -> Seen | None:
-    """Log the kernels `made` by a call; return the call's facts, to compare the next one with. Returns `before` when nobody listens."""
+    """Log the kernels `made` by a call; return the call's facts, for comparison with the next call. Returns `before` if logging is off."""
     if not LOGGER.isEnabledFor(logging.INFO):
         return before
     now = facts_of(values)
@@ -48,7 +48,7 @@ def tell(values: Sequence[Any], before: Seen | None, made: Sequence[Any], second
 
 
 def reason(before: Seen | None, now: Seen) -> str:
-    """Say what is new about a call, and what would avoid a kernel of its own."""
+    """Return what is new about a call, and what would avoid a separate kernel."""
     if before is None:
         return "first call of this definition"
     labels = ("sizes", "strides", "dtype", "alignment")
@@ -72,7 +72,7 @@ def reason(before: Seen | None, now: Seen) -> str:
 
 
 class WordIfLong:
-    """While a call is prepared: after LONG_S, say on a terminal's stderr what is being done and where, and at the end how long it took."""
+    """While a call is prepared: after LONG_S, print to stderr, if it is a terminal, what is being done and where, and at the end how long it took."""
 
     def __enter__(self) -> None:
         self.stream = sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None

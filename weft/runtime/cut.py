@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cut:
-    """The steps of a call. kernels: those of the kernel steps, in order.
+    """The steps of a call. kernels: the kernels of the kernel steps, in order.
 
     Example:
         2 kernels, 1 op of torch; 12.6 MB in edges

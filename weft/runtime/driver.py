@@ -63,7 +63,7 @@ class TensorMapRejected(InternalError):
 
 @dataclass(frozen=True, slots=True)
 class FunctionAttributes:
-    """What the driver says of a loaded kernel. Units: registers and `local_bytes` per thread."""
+    """The driver's attributes of a loaded kernel. Units: registers and `local_bytes` per thread."""
 
     registers: int
     static_shared_bytes: int
@@ -106,7 +106,7 @@ _is_forked = False
 
 @forking.in_child
 def _note_fork() -> None:
-    """A forked child of a process that used the GPU can do nothing with it: CUDA's own error does not say why."""
+    """Note a fork: a child of a process that used the GPU cannot use it, and CUDA's own error does not say why."""
     global _is_forked
     _is_forked = _is_forked or bool(_contexts) or chips.is_driver_initialised()
     _contexts.clear()
@@ -125,7 +125,7 @@ def current_context(device: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def allowed_while_capturing() -> Iterator[None]:
-    """Let calls that a graph capture of any thread would forbid, such as loading code, go on in this thread."""
+    """Allow calls in this thread that a graph capture in any thread would forbid, such as loading code."""
     library = chips.driver_library()
     mode = ctypes.c_int(_CAPTURE_MODE_RELAXED)
     check(library, "cuThreadExchangeStreamCaptureMode", library.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)))
@@ -185,7 +185,7 @@ class LoadedKernel:
 
     def __init__(self, name: str, device: int, function: ctypes.c_void_p, resources: Resources, module: Module | None = None) -> None:
         self.name = name
-        self._module = module  # kept while this object is, which launch records keep
+        self._module = module  # kept as long as this object, which launch records refer to
         self.device = device
         self.arch: Arch = arch_of_device(device)
         self.resources = resources
@@ -195,7 +195,7 @@ class LoadedKernel:
         self._allows_large_clusters = False
 
     def set_pointer(self, name: str, address: int) -> None:
-        """Let the pointer `name` of the machine code, a variable in the GPU's memory, be `address`. Errors: DriverCallFailed."""
+        """Set the pointer `name`, a global variable of the machine code in GPU memory, to `address`. Errors: DriverCallFailed."""
         library, place, size = chips.driver_library(), ctypes.c_uint64(), ctypes.c_size_t()
         assert self._module is not None
         with current_context(self.device), allowed_while_capturing():
@@ -206,7 +206,7 @@ class LoadedKernel:
 
     @functools.cached_property
     def attributes(self) -> FunctionAttributes:
-        """What the driver says of the kernel."""
+        """The driver's attributes of the kernel."""
         return FunctionAttributes(
             registers=self._attribute(_REGISTERS),
             static_shared_bytes=self._attribute(_SHARED_BYTES),
@@ -228,7 +228,7 @@ class LoadedKernel:
         return count.value
 
     def resident_clusters(self, cluster: Sequence[int], block: Sequence[int], shared_bytes: int = 0) -> int:
-        """Clusters of this shape that the whole device can keep resident; 0 when not even one fits."""
+        """Clusters of this shape that the whole device can keep resident; 0 if not even one fits."""
         self.allow_dynamic_shared(shared_bytes)
         self._allow_cluster(prod(cluster))
         config = make_config(tuple(cluster), block, shared_bytes, cluster=cluster)
@@ -263,7 +263,7 @@ class LoadedKernel:
         """Prepare a launch: check it, set the kernel's attributes, lay out the arguments.
 
         Units:  grid in blocks (in steps of `cluster`), `shared_bytes` dynamic shared memory. An extent of 0 launches nothing.
-        Errors: LaunchBeyondLimit; CooperativeGridTooLarge, for a grid that is not resident as a whole would deadlock.
+        Errors: LaunchBeyondLimit; CooperativeGridTooLarge, because a grid that is not resident as a whole would deadlock.
         """
         config = make_config(grid, block, shared_bytes, cluster=cluster, cooperative=cooperative, overlap_previous=overlap_previous)
         self._check_limits(tuple(config.grid), tuple(config.block), shared_bytes, tuple(cluster or ()))
@@ -273,7 +273,7 @@ class LoadedKernel:
         if cooperative:
             self.check_residency(tuple(config.grid), tuple(config.block), shared_bytes, cluster)
         library = chips.driver_library()
-        # Subscripting makes a function object of its own, which nobody gives argtypes: see weft.runtime.launch
+        # subscripting creates a new function object, without argtypes: see weft.runtime.launch
         call = library["cuLaunchKernelEx"]
         replace_address = library["cuTensorMapReplaceAddress"] if any(slot[0] == "tensor_map" for slot in params) else None
         return LaunchRecord(self.name, call, self._function, config, params, self._retry, replace_address, self.device)
@@ -349,8 +349,8 @@ class LoadedKernel:
 
     def _retry(self, status: int, again: Callable[[], int]) -> None:
         """Launch again with the device's context current if it was not: in a thread that never touched CUDA, or where
-        torch's current device is another one. The warm path does not ask beforehand: the driver refuses such a launch
-        before it does anything, with INVALID_CONTEXT or INVALID_HANDLE ("invalid resource handle").
+        torch's current device is another one. The warm path does not check this before: the driver refuses such a launch before it does anything, with
+        INVALID_CONTEXT or INVALID_HANDLE ("invalid resource handle").
         """
         held, own = ctypes.c_void_p(), primary_context(self.device)
         chips.driver_library().cuCtxGetCurrent(ctypes.byref(held))

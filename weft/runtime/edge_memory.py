@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 LARGEST_BYTES = 16 << 20
-"""Of a tensor in shared memory. Estimate: writing and reading one takes 8 us at 4 TB/s, which hides the host's work."""
+"""Largest intermediate tensor in the common memory of a call. Estimate: writing and reading one takes 8 us at 4 TB/s, which hides the host's work."""
 MOST_BYTES = 64 << 20
-"""Of the memory of one call: what a call may hold longer than it has to."""
+"""Largest common memory of one call, which it may hold longer than necessary."""
 ALIGNMENT_BYTES = 512
-"""As torch's allocator has it: enough for vectors, bulk copies and tensor maps."""
+"""As in torch's allocator: enough for vectors, bulk copies and tensor maps."""
 
 
 class EdgeMemory:
-    """Offsets of tensors in one piece of memory. A place that is given back serves what comes later: kernels of one call run one after the other.
-
-    most_bytes: the size of the piece.
+    """Offsets of tensors in one piece of memory. Freed places are reused later, because the kernels of one call run one after the other. most_bytes: the size
+    of the piece.
     """
 
     def __init__(self) -> None:
@@ -27,7 +26,7 @@ class EdgeMemory:
         self._held: dict[Hashable, tuple[int, int]] = {}  # key -> (offset, end)
 
     def take(self, key: Hashable, size_bytes: int) -> int | None:
-        """Return the offset of a new tensor, in the smallest hole that has room; None when it is too large for shared memory."""
+        """Return the offset of a new tensor, in the smallest hole that has room; None if it is too large for the common memory."""
         size = -(-max(size_bytes, 1) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         holes, end = [], 0
         for start, stop in sorted(self._held.values()):
@@ -42,7 +41,7 @@ class EdgeMemory:
         return offset
 
     def give_back(self, keys: Iterable[Hashable]) -> bool:
-        """Let later tensors have these places; tell whether all of them had one."""
+        """Free these places for later tensors; return whether all of them had one."""
         return all([self._held.pop(key, None) is not None for key in keys])
 
 

@@ -30,7 +30,7 @@ Launch = Callable[..., None]
 """launch(pointers, stream) or launch(pointers, stream, ((slot, value), ...)): starts the kernel, on a GPU without waiting for it."""
 
 EMULATOR_TIMEOUT_S = 600.0
-"""A kernel that takes longer than this in the emulator is taken to hang."""
+"""A kernel that takes longer than this in the emulator is assumed to hang."""
 
 
 class NoEngine(UserError):
@@ -41,7 +41,8 @@ class NoEngine(UserError):
 
 @dataclass(frozen=True)
 class Memory:
-    """What a pointer of a launch points to. Units: `bytes` from the first to the last element. Scratch memory is `workspace`, or `zeroed` and left so."""
+    """The memory of a pointer of a launch. Units: `bytes` from the first to the last element. Scratch memory is `workspace`, or `zeroed`: zero before and after
+    the launch."""
 
     name: str
     bytes: int
@@ -53,7 +54,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """One launch with everything known but the addresses.
+    """One launch, complete except for addresses.
 
     slots: the kernel's parameters in order (see `weft.runtime.launch`); memory: what each pointer points to.
     shared_tensors: bytes of each tensor in shared memory, in the program's order.
@@ -82,7 +83,7 @@ class BuildReport:
 
 
 class BuiltKernel(Protocol):
-    """A kernel on its engine. kept: under what the disk cache has its machine code, for `Engine.build` in another process; "" for nowhere."""
+    """A kernel on its engine. kept: the key of its machine code in the disk cache, for `Engine.build` in another process; "" if it is not there."""
 
     report: BuildReport
     kept: str
@@ -95,14 +96,14 @@ class BuiltKernel(Protocol):
 
 
 class Engine(Protocol):
-    """A place where kernels run. `key` tells engines with different kernels apart; `device` is the GPU's index, None on the CPU."""
+    """A place where kernels run. `key` distinguishes engines with different kernels; `device` is the GPU's index, None on the CPU."""
 
     key: Hashable
     arch: Arch
     device: int | None
 
     def build(self, program: KernelProgram, options: Options, *, fmad: bool = True, kept: str = "") -> BuiltKernel:
-        """Compile and load a program. kept: what `BuiltKernel.kept` of the same program was in another process.
+        """Compile and load a program. kept: `BuiltKernel.kept` of the same program in another process.
 
         Errors: those of the compiler, with the text and a repro left on disk.
         """
@@ -202,7 +203,7 @@ class _EmulatedKernel:
         self.report = BuildReport(compile_s=time.perf_counter() - start)
 
     def check_residency(self, launch: dict[str, Any], program: KernelProgram) -> None:
-        """What is known before compilation is all that the emulator knows."""
+        """Do nothing: the emulator knows nothing more than was checked before compilation."""
 
     def launcher(self, plan: LaunchPlan) -> Launch:
         return _EmulatedLaunch(self, plan)
@@ -225,11 +226,11 @@ class IsolatedTensorMap(UserError):
 
 
 watchers: list[Callable[[EmulatedCall], None]] = []
-"""Called before each launch in the emulator: `weft check` runs the kernel in other orders there. They leave memory as they found it."""
+"""Called before each launch in the emulator: `weft check` runs the kernel in other orders there. They must not change memory."""
 
 
 class _EmulatedLaunch:
-    """Launches an emulated kernel as a LaunchRecord launches a real one. The kernel has ended on return."""
+    """Launches an emulated kernel, with the interface of LaunchRecord. The kernel has ended on return."""
 
     def __init__(self, built: _EmulatedKernel, plan: LaunchPlan) -> None:
         self._built, self._plan = built, plan
@@ -262,7 +263,7 @@ class _EmulatedLaunch:
                 plan.grid, plan.block, plan.shared_bytes, args, cluster=plan.cluster, cooperative=plan.cooperative, timeout_s=EMULATOR_TIMEOUT_S,
                 seed=current().seed, isolate=is_isolated, shared_tensors=plan.shared_tensors, overlaps_previous=plan.overlaps_previous,
             )  # fmt: skip
-        except BaseException:  # Ctrl-C too: scratch memory that a launch left half-way is not zero, as the next one expects
+        except BaseException:  # also for Ctrl-C: an interrupted launch leaves scratch memory nonzero, which the next one requires to be zero
             work_memory.forget()
             raise
 
@@ -272,7 +273,7 @@ _engines: dict[Hashable, Engine] = {}
 
 
 def emulator(options: Options) -> EmulatorEngine:
-    """Return the emulator of the chip that the settings name."""
+    """Return the emulator of the chip in the settings."""
     check = "races" if "races" in options.check else "bounds"
     key = ("emulator", options.chip.upper(), check)
     if key not in _engines:
@@ -297,7 +298,7 @@ def _device(asked: Any) -> torch.device:
 
 
 def choose(options: Options, *, device: int | None, has_cpu_tensors: bool, asked: Any = None) -> Engine:
-    """Return the engine for tensors on GPU `device`, or on the CPU; `asked` is the caller's device, which decides when there are no tensors.
+    """Return the engine for tensors on GPU `device`, or on the CPU; `asked` is the caller's device, which decides if there are no tensors.
 
     Errors: NoEngine.
     """

@@ -48,13 +48,13 @@ class _AutomaticCaller(Caller):
 
 
 class FusionExecutorCache:
-    """Runs a fusion, which it owns, at any sizes. Kernels are made when first needed and shared with all definitions of equal structure.
+    """Runs a fusion, which it owns, at any sizes. Kernels are compiled on first use and shared with all definitions of equal structure.
 
     auto_schedule False: the fusion runs as one kernel, as it was scheduled by hand.
     execute(inputs, *, device=None, _enable_options=(), _disable_options=(), check=None, seed=None, tune=None) returns the outputs; check, seed and tune
-    are the settings of these names, for one call; once tune was True, later calls of this object use what was found, too. It is an attribute of each
-    object: a function written for the fusion's inputs (see `weft.runtime.warm_path`).
-    kernel_runtimes: the kernels that calls of this object have used so far; its length says how many were made. timings: the stages of the
+    are the settings of these names, for one call; after a call with tune=True, later calls of this object use its results, too. `execute` is an attribute of
+    each object: a function generated for the fusion's inputs (see `weft.runtime.warm_path`).
+    kernel_runtimes: the kernels that calls of this object have used so far. timings: the stages of the
     last call that was not warm.
     """
 
@@ -71,7 +71,7 @@ class FusionExecutorCache:
         self, inputs: Sequence[Any], *, device: Any = None, _enable_options: Sequence[str] = (), _disable_options: Sequence[str] = (), check: Any = None,
         seed: int | None = None, tune: bool | None = None,
     ) -> list[torch.Tensor]:  # fmt: skip
-        """Stands for `execute` until the first call."""
+        """Used as `execute` until the first call."""
         options = {"_enable_options": _enable_options, "_disable_options": _disable_options}
         return self._caller.execute(inputs, device=device, check=check, seed=seed, tune=tune, **options)
 
@@ -83,11 +83,11 @@ class FusionExecutorCache:
         return self._made
 
     def watch(self, watcher: Callable[..., None]) -> None:
-        """Let `watcher(caller, values, device, prepared, engine, options)` know of each call that is prepared from now on."""
+        """Call `watcher(caller, values, device, prepared, engine, options)` for each call that is prepared from now on."""
         self._caller.watcher = watcher
 
     def prepare(self, inputs: Sequence[Any], device: Any = None) -> None:
-        """Make the kernels for inputs like these, and launch none; a call with such inputs then finds them. Errors: those of a call."""
+        """Compile the kernels for inputs like these, without a launch; a call with such inputs then finds them. Errors: those of a call."""
         self._caller.prepare(flattened(inputs), device)
 
     def fusion(self) -> Fusion:
@@ -112,7 +112,7 @@ class FusionExecutorCache:
     def get_cuda_kernel(self, inputs: Sequence[Any], intrinsic_code: bool = False, device: Any = 0) -> str:
         """Return the CUDA text of the kernel for these inputs; with `intrinsic_code` the device library too.
 
-        A definition whose outputs have nothing in common has several kernels, whose texts follow one another.
+        If the definition has several kernels, their texts follow one another.
         Errors: NotCompiled.
         """
         programs = [runtime.program for runtime in self._compiled(inputs, device)]
@@ -129,11 +129,11 @@ class FusionExecutorCache:
         return _scheduled_text(list(self._caller.runtimes)[-1], tensor_transforms)
 
     def warm(self, values: Sequence[Any]) -> Warm | None:
-        """Return what is prepared for values like these under the settings in force: see `weft.runtime.warm_path`."""
+        """Return the prepared call for values like these under the current settings: see `weft.runtime.warm_path`."""
         return self._caller.warm(values)
 
     def __str__(self) -> str:
-        """Say how many kernels there are, and how the last call that was not warm was cut into steps, with the bytes and the reason of each edge."""
+        """Describe the number of kernels, and the steps of the last call that was not warm, with the bytes and the reason of each edge."""
         if self._made is None or self._made.last is None:
             return f"<FusionExecutorCache {self.fusion_id}: nothing was executed>"
         count = len(self.kernel_runtimes)
@@ -144,11 +144,11 @@ class FusionExecutorCache:
         return []
 
     def launch_report(self) -> dict[str, Any]:
-        """Return the fields of a FusionProfile that the last call under `weft.runtime.profile.recording` knows."""
+        """Return the fields of a FusionProfile from the last call under `weft.runtime.profile.recording`."""
         return report(self.fusion_id, self._caller.launches)
 
     def _find(self, inputs: Sequence[Any], device: Any) -> list[Runtime] | None:
-        """Return the kernels of these inputs, [] where none is needed, or None when some are not made yet."""
+        """Return the kernels of these inputs, [] if none is needed, or None if some do not exist yet."""
         caller, values = self._caller, flattened(inputs)
         has_tensors = any(isinstance(v, torch.Tensor) for v in values)
         sizes, engine = caller.sizes(values, None if has_tensors or not torch.cuda.is_available() else device, current())

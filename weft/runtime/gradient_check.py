@@ -24,7 +24,7 @@ CUT = (
 
 
 class GradientCut(UserWarning):
-    """An input requires a gradient that no one will get."""
+    """Warning: an input requires a gradient that will not be computed."""
 
 
 class WrittenWithGradient(UserError):
@@ -40,13 +40,13 @@ class TangentCut(Unsupported):
 
 
 class HasOutputs(Protocol):
-    """What definitions of equal structure share, as far as it counts here."""
+    """The part of definitions of equal structure that is needed here."""
 
     outputs: OutputPlan
 
 
 class Definition(Protocol):
-    """What the check needs of a caller. shown: the inputs, as this definition names them."""
+    """The part of a caller that the check needs. shown: the inputs with this definition's names."""
 
     shown: list[Val]
     has_warned_of_gradients: bool
@@ -56,7 +56,7 @@ class Definition(Protocol):
 
 
 def check(caller: Definition, values: Sequence[Any]) -> None:
-    """Say once per definition that gradients are cut. Errors: WrittenWithGradient, TangentCut."""
+    """Warn once per definition that gradients are cut. Errors: WrittenWithGradient, TangentCut."""
     for index, value in enumerate(values):
         if has_tangent(value):
             raise TangentCut(index=index, value=caller.shown[index])

@@ -13,16 +13,14 @@ from ..dtypes import DataType
 from ..expr import Sym, inner_first
 
 DEEPEST_TEXT = 8
-"""Operations nested in one expression of the text: Python's parser takes some 50."""
+"""Nesting depth of operations in one expression of the text; Python's parser allows some 50."""
 _INFIX = {"add": " + ", "mul": " * ", "floordiv": " // ", "mod": " % ", "lt": " < ", "eq": " == ", "and": " and "}
 _INTEGERS = frozenset({"signed char", "unsigned char", "short", "unsigned short", "int", "unsigned", "unsigned int", "long long", "unsigned long long"})
 
 
 def expression(sym: Sym, names: dict[Sym, str], constants: dict[str, Any], prefix: str = "value") -> str:
-    """Return Python text that computes `sym` from variables called `names`; what else the text names is put into `constants`.
-
-    A deep expression becomes assignments in a row, `(v1 := ..., v2 := ...)[-1]`, and `names` learns what they computed: text that runs later uses it.
-    prefix: what the names of these variables begin with.
+    """Return Python text that computes `sym` from variables called `names`; other names in the text are put into `constants`. A deep expression becomes a
+    sequence of assignments, `(v1 := ..., v2 := ...)[-1]`, and their variables are added to `names` for later texts. prefix: of the names of these variables.
     """
     if sym.depth <= DEEPEST_TEXT or sym in names:
         return _nested(sym, names, constants)

@@ -18,7 +18,7 @@ _writers: list[Writer] = []
 
 
 def writes_scripts(writer: Writer) -> Writer:
-    """Let `writer(fusion, inputs, error)` make the scripts. A decorator."""
+    """Register `writer(fusion, inputs, error)`, which writes the scripts. A decorator."""
     _writers[:] = [writer]
     return writer
 
@@ -26,7 +26,7 @@ def writes_scripts(writer: Writer) -> Writer:
 def keep_script(fusion: Fusion, values: Sequence[Any], error: InternalError) -> None:
     """Write a script that defines `fusion` and executes it on inputs like `values`, and add its path to the error's text.
 
-    An error that names a script already is left as it is. What goes wrong here is said in the error, which stays the one that is raised.
+    An error that already names a script is not changed. A failure here is added to the text of the error, which is still the one that is raised.
     """
     if "repro" in error.values or not _writers:
         return

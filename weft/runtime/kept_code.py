@@ -21,7 +21,7 @@ _noted: ContextVar[dict[bytes, CodeType] | None] = ContextVar("texts that are be
 
 
 def code_of(text: str, file: str) -> CodeType:
-    """Return the code of a text of statements; `file`: where errors say that it stands."""
+    """Return the code of a text of statements; `file`: its file name in errors."""
     digest = _digest(text, file)
     code = _known.get(digest)
     if code is None:
@@ -40,7 +40,7 @@ def _digest(text: str, file: str) -> bytes:
 
 @contextlib.contextmanager
 def noting() -> Iterator[dict[bytes, CodeType]]:
-    """Collect the code that this block asks for."""
+    """Collect the code that is requested in this block."""
     found: dict[bytes, CodeType] = {}
     token = _noted.set(found)
     try:
@@ -50,19 +50,19 @@ def noting() -> Iterator[dict[bytes, CodeType]]:
 
 
 def packed(codes: dict[bytes, CodeType]) -> bytes:
-    """Return the bytes of what `noting` has collected."""
+    """Return the collected code of `noting` as bytes."""
     return importlib.util.MAGIC_NUMBER + marshal.dumps(codes)
 
 
 def unpack(data: bytes) -> None:
-    """Know the code in bytes that `packed` has returned; that of another version of Python is left alone."""
+    """Add the code in bytes of `packed` to the table; code of another version of Python is ignored."""
     magic = importlib.util.MAGIC_NUMBER
     if data.startswith(magic):
         _know(marshal.loads(data[len(magic) :]))
 
 
 def _know(codes: dict[bytes, CodeType]) -> None:
-    """Remember code; where that is too much, forget what was there before."""
+    """Add code to the table; if it becomes too large, drop the earlier entries."""
     if len(_known) + len(codes) > MOST_KNOWN:
         _known.clear()
     _known.update(codes)

@@ -42,9 +42,8 @@ class NotCompiledYet(UserError):
 
 
 class _Fixed:
-    """What a user fixed. block, grid: dimensions by place, -1 for free ones. compute: the block without async warps.
-
-    index_type: None for what the sizes allow.
+    """What the user fixed. block, grid: dimensions by position, -1 for free ones. compute: the block without async warps. index_type: None to choose by the
+    sizes.
     """
 
     def __init__(self, constraints: Any, params: Any) -> None:
@@ -61,7 +60,7 @@ class _Fixed:
         return self.grid, self.block, self.compute, self.index_type, self.max_registers
 
     def schedule_result(self, scheduled: ScheduleResult | None) -> ScheduleResult:
-        """Return what is fixed beside the axes; `scheduled`: by the scheduler that made the schedule, if one did."""
+        """Return what is fixed besides the axes; `scheduled`: by the scheduler that made the schedule, if any."""
         wanted = [n if compute == UNSET else compute for n, compute in zip(self.block, self.compute)]
         block: tuple[tuple[ParallelType, int], ...] = tuple((kind, n) for kind, n in zip(BLOCK_TYPES, wanted) if n != UNSET)
         if scheduled is None:
@@ -91,13 +90,13 @@ class _ScheduledCaller(Caller):
         return replace(named(program), max_registers=self.fixed.max_registers)
 
     def change_launch(self, launch: dict[str, Any]) -> None:
-        block = (UNSET,) * 3 if self.has_async_warps else self.fixed.block  # the kernel knows its whole block
+        block = (UNSET,) * 3 if self.has_async_warps else self.fixed.block  # the whole block is known at compile time
         for name, fixed in (("grid", self.fixed.grid), ("block", block)):
             launch[name] = tuple(n if wanted == UNSET else wanted for n, wanted in zip(launch[name], fixed))
 
 
 def caller_as_scheduled(fusion: Fusion) -> Caller:
-    """Return the calls of a fusion as it was scheduled, with nothing else fixed. Errors: NotAKernel for ops that no kernel computes."""
+    """Return the calls of a fusion with its schedule, and nothing else fixed. Errors: NotAKernel for ops that no kernel computes."""
     _check(fusion)
     return _ScheduledCaller(SharedDefinition(fusion, is_scheduled=True), fusion, _Fixed(None, None))
 
@@ -171,7 +170,7 @@ class KernelExecutor:
         return self._current is not None
 
     def is_programmatic_dependent_launch_enabled(self) -> bool:
-        """Tell whether the kernel made last may start before the previous one of its stream has ended; False while there is none."""
+        """Tell whether the latest kernel may start before the previous one of its stream has ended; False if there is none."""
         runtimes = () if self._current is None else tuple(self._current.runtimes)
         return bool(runtimes) and Need.dependent_launch in runtimes[-1].program.needs
 
@@ -188,5 +187,5 @@ class KernelExecutor:
         return self._current.timings
 
     def launch_report(self) -> dict[str, Any]:
-        """Return the fields of a FusionProfile that the last run under `weft.runtime.profile.recording` knows."""
+        """Return the fields of a FusionProfile from the last run under `weft.runtime.profile.recording`."""
         return report(self.fusion_id, self._current.launches if self._current else [])

@@ -127,7 +127,7 @@ class _Prepared:
     def __init__(
         self, params: Sequence[ParamSlot], config: LaunchConfig, function: ctypes.c_void_p, pointer_count: int, places: Sequence[int] | None = None
     ) -> None:
-        """places: where each pointer lies, as addresses, when several launches share that memory; else it is this object's own."""
+        """places: the addresses of the pointers, if several launches share that memory; otherwise this object has its own."""
         map_offset = -(-pointer_count * _WORD_BYTES // _TENSOR_MAP_ALIGNMENT_BYTES) * _TENSOR_MAP_ALIGNMENT_BYTES
         map_count = sum(slot[0] == "tensor_map" for slot in params)
         scalar_offset = map_offset + map_count * TENSOR_MAP_BYTES
@@ -199,11 +199,11 @@ class LaunchRecord:
         self._pointer_words = slice(0, pointer_count)
         self._pack = struct.Struct(f"{pointer_count}Q").pack_into
         self._prepared: list[_Prepared] = []
-        self._idle: list[tuple[Any, ...]] = []  # `fields` of those that no launch uses now
+        self._idle: list[tuple[Any, ...]] = []  # `fields` of the idle ones
         self._idle.append(self._prepare())
 
     def __repr__(self) -> str:
-        """Say what is launched: kernel, grid, block, shared memory, parameters."""
+        """Describe the launch: kernel, grid, block, shared memory, parameters."""
         config = self._config
         params = ", ".join(str(slot[2]) if slot[0] == "scalar" else f"{slot[0]} {slot[1]}" for slot in self._params)
         attributes = {config.attributes[i].id: tuple(config.attributes[i].value) for i in range(config.attribute_count)}
@@ -230,9 +230,9 @@ class LaunchRecord:
     def launch(self, pointers: Sequence[int], stream: int, scalars: Sequence[tuple[int, int | float | bool]] = ()) -> None:
         """Launch the kernel on `stream` (0: the default one) with these device addresses.
 
-        `scalars` are (slot, value) pairs for this launch, such as a random seed and offset; a slot that gets its value
-        this way must get it at every launch. An empty grid launches nothing.
-        Errors: ValueError when the number of pointers is wrong; DriverCallFailed.
+        `scalars` are (slot, value) pairs for this launch, such as a random seed and offset; a slot whose value is given here must be given at every launch. An
+        empty grid launches nothing.
+        Errors: ValueError if the number of pointers is wrong; DriverCallFailed.
         """
         try:
             prepared = self._idle.pop()
@@ -240,7 +240,7 @@ class LaunchRecord:
             prepared = self._prepare()
         try:
             values, config, arguments, scalar_slots, maps = prepared
-            values[self._pointer_words] = pointers  # takes any sequence, and checks its length
+            values[self._pointer_words] = pointers  # accepts any sequence, and checks its length
             config[STREAM_WORD] = stream
             for slot, value in scalars:
                 scalar_slots[slot].value = value
@@ -253,7 +253,7 @@ class LaunchRecord:
             self._idle.append(prepared)
 
     def written(self, number: int, pointers: Sequence[str], stream: str, scalars: Sequence[tuple[int, str]]) -> tuple[list[str], dict[str, Any]]:
-        """Return `launch` without tensor maps as statements, and what they name; `number` tells the launches of one function apart.
+        """Return `launch` without tensor maps as statements, and the constants that they use; `number` distinguishes the launches of one function.
 
         pointers, stream, scalars: those of `launch`, as expressions.
         """
@@ -275,7 +275,7 @@ class LaunchRecord:
         return lines, {f"{name}{number}": value for name, value in names.items()}
 
     def prepare_at(self, places: Sequence[int]) -> tuple[Any, ...]:
-        """Return the fields of memory for one launch at a time, whose pointers lie at these addresses: for a `LaunchBatch`."""
+        """Return the fields of memory for one launch at a time, with the pointers at these addresses: for a `LaunchBatch`."""
         prepared = _Prepared(self._params, self._config, self._function, self.pointer_count, places)
         self._prepared.append(prepared)
         return prepared.fields
@@ -288,7 +288,7 @@ class LaunchRecord:
         """Change the value of scalar parameter `slot` (its place among all parameters) for all later launches.
 
         Not for values that change from call to call while other threads launch: those go to `launch`.
-        Errors: BadParameter when the slot is no scalar.
+        Errors: BadParameter if the slot is no scalar.
         """
         old = self._params[slot] if 0 <= slot < len(self._params) else None
         if old is None or old[0] != "scalar":
@@ -303,7 +303,7 @@ class LaunchRecord:
         return prepared.fields
 
     def move_maps(self, maps: list[list[Any]], pointers: Sequence[int]) -> None:
-        """Put the tensors' addresses into the tensor maps that hold others; encoding them anew would cost much more."""
+        """Update the addresses in the tensor maps where they have changed; encoding them again would cost much more."""
         for entry in maps:
             address, index, held = entry
             if pointers[index] != held:
@@ -317,12 +317,12 @@ class LaunchRecord:
 
 
 def _launch_nothing(*arguments: object) -> int:
-    """Stand in for the driver where the grid is empty, which it refuses."""
+    """Launch nothing, for an empty grid, which the driver refuses."""
     return 0
 
 
 def _check(params: Sequence[ParamSlot]) -> int:
-    """Return the number of pointers that the slots name; raise BadParameter for a slot of no known form."""
+    """Return the number of pointers in the slots; raise BadParameter for a malformed slot."""
     count = 0
     for number, slot in enumerate(params):
         if slot[0] in ("pointer", "tensor_map"):

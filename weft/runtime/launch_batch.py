@@ -19,7 +19,7 @@ from .launch import STREAM_WORD, LaunchRecord
 from .launch_graph import capture
 
 CALLS_BEFORE_GRAPH = 2
-"""A graph takes as long to make as 50 launches: most signatures that come twice come often."""
+"""Calls before a graph is made. Making one takes as long as 50 launches; most signatures that occur twice occur often."""
 
 _is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
 
@@ -28,8 +28,8 @@ class LaunchBatch:
     """Launches that one function makes one after the other, on one stream.
 
     pointers: for each launch the expressions of its addresses; equal expressions share a word of memory.
-    Threads may run the function at the same time: each takes memory of its own from a list of idle ones, as in `LaunchRecord`; so does each stream, for
-    a graph does not run beside itself.
+    Threads may run the function at the same time: each takes separate memory from a list of idle ones, as in `LaunchRecord`; so does each stream, because a
+    graph cannot run concurrently with itself.
     """
 
     def __init__(self, records: Sequence[LaunchRecord], pointers: Sequence[Sequence[str]]) -> None:
@@ -40,7 +40,7 @@ class LaunchBatch:
         self._idle: dict[int, list[_Prepared]] = {}
 
     def written(self, number: int, stream: str, scalars: Sequence[tuple[int, int, str]]) -> tuple[list[str], dict[str, Any]]:
-        """Return the statements that launch, and what they name; `number` tells the batches of one function apart.
+        """Return the statements that launch, and the constants that they use; `number` distinguishes the batches of one function.
 
         scalars: (which launch, slot, expression) of parameters that change from call to call.
         """
@@ -64,13 +64,13 @@ class LaunchBatch:
 class _Prepared:
     """The memory of one run of a batch at a time, for one stream.
 
-    start: what launches its graph, once there is one. held: the addresses that the graph has.
+    start: launches its graph, once there is one. held: the addresses in the graph.
     """
 
     __slots__ = ("_configs", "_graph", "_launches", "_moves", "_pick", "_slots", "_stream", "_uses", "_values", "device", "held", "start")
 
     def __init__(self, batch: LaunchBatch, stream: int) -> None:
-        self._values: Any = (ctypes.c_uint64 * len(batch.expressions))()  # takes any sequence as a slice
+        self._values: Any = (ctypes.c_uint64 * len(batch.expressions))()  # accepts any sequence as a slice
         base = ctypes.addressof(self._values)
         self._configs, self._slots, self._launches, self._moves = [], [], [], []
         self._pick = [itemgetter(*words) if words else _nothing for words in batch.words]
@@ -89,7 +89,7 @@ class _Prepared:
         self.held: tuple[int, ...] = ()
 
     def launch_each(self, pointers: tuple[int, ...], scalars: Sequence[tuple[int, int, Any]]) -> None:
-        """Launch one by one; the second time make a graph for those to come."""
+        """Launch one by one; the second time also make a graph for later calls."""
         self._values[:] = pointers
         for launch, slot, value in scalars:
             self._slots[launch][slot].value = value
@@ -105,16 +105,15 @@ class _Prepared:
             self._make_graph(pointers)
 
     def launch_graph(self, pointers: tuple[int, ...], scalars: Sequence[tuple[int, int, Any]]) -> bool:
-        """Launch the graph; tell whether that was done, and is not left to `launch_each`: where every kernel has new addresses, and what the driver refuses.
-
-        What it refuses is launched one by one from then on: that says what is wrong.
+        """Launch the graph; return whether this was done. False if every kernel has new addresses, or the driver refuses; then `launch_each` is used, after a
+        refusal for all later calls, so that the driver's error is reported.
         """
         held, changed = self.held, []
         if pointers != held:
             changed = [n for n, pick in enumerate(self._pick) if pick(pointers) != pick(held)]
             if len(changed) == len(self._pick):
                 return False  # an update takes as long as a launch
-        start, self.start = self.start, None  # an error on the way leaves no graph, of which nobody knows what it holds
+        start, self.start = self.start, None  # after an error the graph is dropped, because its contents are unknown
         updates, status = self._graph.updates, 0
         if changed:
             self._values[:] = pointers
@@ -150,7 +149,7 @@ def _move(record: LaunchRecord, maps: list[list[Any]], words: Sequence[int], poi
 
 
 def _nothing(pointers: Sequence[int]) -> None:
-    """The addresses of a launch that has none."""
+    """The addresses of a launch without pointers."""
 
 
 __all__ = ["LaunchBatch"]

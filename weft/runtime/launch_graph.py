@@ -34,14 +34,14 @@ class KernelNodeParams(ctypes.Structure):
 class LaunchGraph:
     """An executable graph of kernels that run one after the other.
 
-    launch(stream) starts it; updates[n]() gives kernel n the arguments that its memory holds now, for later launches. Both return the driver's status.
+    launch(stream) starts it; updates[n]() updates the arguments of kernel n from its memory, for later launches. Both return the driver's status.
     """
 
     def __init__(self, library: ctypes.CDLL, exec_: ctypes.c_void_p, nodes: Sequence[KernelNodeParams], handles: Sequence[int]) -> None:
         self._exec, self._nodes = exec_, list(nodes)
         set_params, self._launch = library["cuGraphExecKernelNodeSetParams_v2"], library["cuGraphLaunch"]
         self.updates = [(set_params, (exec_, ctypes.c_void_p(handle), ctypes.byref(node))) for handle, node in zip(handles, self._nodes)]
-        weakref.finalize(self, library.cuGraphExecDestroy, exec_).atexit = False  # the driver ends what is still running
+        weakref.finalize(self, library.cuGraphExecDestroy, exec_).atexit = False  # the driver waits for running work
 
     def launcher(self, stream: int) -> tuple[Callable[..., int], tuple[Any, ...]]:
         """Return the function and the arguments that launch on a stream."""
@@ -49,7 +49,7 @@ class LaunchGraph:
 
 
 def capture(device: int, launches: Sequence[tuple[Callable[..., int], tuple[Any, ...]]], configs: Sequence[Any], stream_word: int) -> LaunchGraph | None:
-    """Return the graph of these launches, or None where the driver makes none.
+    """Return the graph of these launches, or None if the driver cannot make one.
 
     launches: (cuLaunchKernelEx, its arguments: configuration, function, addresses of the kernel's arguments, None) of each kernel. configs: the same
     configurations as words, of which `stream_word` is the stream; it is written.
@@ -60,7 +60,7 @@ def capture(device: int, launches: Sequence[tuple[Callable[..., int], tuple[Any,
     try:
         with current_context(device), allowed_while_capturing(), _lock:
             return _captured(library, _stream(library, device), launches, configs, stream_word)
-    except (AttributeError, _Refused):  # a driver without these functions, or one that refuses: launches go one by one
+    except (AttributeError, _Refused):  # a driver without these functions, or one that refuses: kernels are launched one by one
         return None
 
 
@@ -74,7 +74,7 @@ def _check(status: int) -> None:
 
 
 def _stream(library: ctypes.CDLL, device: int) -> ctypes.c_void_p:
-    """Return the stream on which launches of a device are captured; nothing ever runs on it."""
+    """Return the stream on which launches of a device are captured; nothing is executed on it."""
     if device not in _streams:
         stream = ctypes.c_void_p()
         _check(library.cuStreamCreate(ctypes.byref(stream), ctypes.c_uint(_NON_BLOCKING)))
@@ -99,7 +99,7 @@ def _captured(library: ctypes.CDLL, stream: ctypes.c_void_p, launches: Sequence[
 
 @contextlib.contextmanager
 def _capturing(library: ctypes.CDLL, stream: ctypes.c_void_p) -> Iterator[ctypes.c_void_p]:
-    """Capture what is launched within; the graph is there behind it."""
+    """Capture the launches within the block; the graph is available after it."""
     graph = ctypes.c_void_p()
     _check(library.cuStreamBeginCapture_v2(stream, ctypes.c_int(_RELAXED)))
     try:

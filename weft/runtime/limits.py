@@ -67,9 +67,8 @@ class BlockTooSmall(UserError):
 
 
 def check_residency(program: KernelProgram, plan: dict[str, Any], arch: chips.Arch) -> None:
-    """Raise for a kernel whose blocks wait for each other and do not all run at once, by what is known before it is compiled.
-
-    Clusters may fit worse than this says, which the driver finds. Errors: CooperativeGridTooLarge.
+    """Raise an error for a kernel whose blocks wait for each other and are not all resident at once, as far as known before compilation. For clusters the real
+    limit may be lower; the driver finds that. Errors: CooperativeGridTooLarge.
     """
     if program.cooperative:
         threads, shared, blocks = math.prod(plan["block"]), plan["shared_bytes"], math.prod(plan["grid"])
@@ -81,11 +80,11 @@ def check_residency(program: KernelProgram, plan: dict[str, Any], arch: chips.Ar
 
 
 FEWEST_REGISTERS = 16
-"""That a kernel without a limit of its own uses at least."""
+"""The least registers that a kernel without a limit uses."""
 
 
 def check_limits(program: KernelProgram, env: dict[Sym, Number], plan: dict[str, Any], arch: chips.Arch) -> None:
-    """Raise when a launch is beyond what the chip allows, or vectors do not fit the sizes; before anything is compiled."""
+    """Raise an error if a launch exceeds the limits of the chip, or vectors do not fit the sizes; before compilation."""
     grid, block, shared = plan["grid"], plan["block"], plan["shared_bytes"]
     threads = block[0] * block[1] * block[2]
     if Need.bulk_copies in program.needs and not arch.has_tma:
@@ -114,7 +113,7 @@ def check_limits(program: KernelProgram, env: dict[Sym, Number], plan: dict[str,
 
 
 def launch_sizes(program: KernelProgram, env: dict[Sym, Number]) -> dict[str, Any]:
-    """Return grid, block, shared_bytes and the bytes of each tensor there as numbers."""
+    """Return grid, block, shared_bytes and the bytes of each tensor in shared memory as numbers."""
     memo: dict[Sym, Number] = {}
     grid, block = (tuple(evaluate_int(s, env, memo) for s in sizes) for sizes in (program.grid, program.block))
     shared_tensors = tuple(evaluate_int(bytes_, env, memo) for _, bytes_ in program.shared_tensors)
@@ -124,9 +123,10 @@ def launch_sizes(program: KernelProgram, env: dict[Sym, Number]) -> dict[str, An
 def check_alignment(
     program: KernelProgram, inputs: Sequence[Val], places: Sequence[int | None], shown: Sequence[Val], tensors: Mapping[int, BoundTensor]
 ) -> None:
-    """Raise for inputs whose address or strides do not fit the vectors of a kernel.
+    """Raise an error for inputs whose address or strides do not fit the vectors of a kernel.
 
-    inputs: the kernel's; places: which of the definition's inputs each is, None for a buffer of ours. shown: the latter as the caller's definition names them.
+    inputs: the kernel's; places: which of the definition's inputs each is, None for a buffer allocated by weft. shown: the inputs with the names of the
+    caller's definition.
     """
     for value, index in zip(inputs, places):
         tensor = None if index is None else tensors.get(index)

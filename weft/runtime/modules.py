@@ -17,7 +17,7 @@ from weft import arch as chips
 from weft.options import current
 
 _retired: collections.defaultdict[int, collections.deque[tuple[ctypes.CDLL, int]]] = collections.defaultdict(collections.deque)
-"""Modules that nothing refers to, by device, the oldest first: the driver that loaded them, and the handle."""
+"""Unreferenced modules, by device, the oldest first: the driver that loaded them, and the handle."""
 
 
 class Module:
@@ -30,12 +30,12 @@ class Module:
 
 
 def unload_retired(device: int) -> int:
-    """Unload the modules that nothing refers to, when there are more than the setting `kept_kernels`; return how many went. The device's context is current."""
+    """Unload unreferenced modules if there are more than the setting `kept_kernels`; return how many were unloaded. The device's context must be current."""
     limit, retired = current().kept_kernels, _retired[device]
     if not limit or len(retired) <= limit or _has_graphs():
         return 0
     count = len(retired)
-    if chips.driver_library().cuCtxSynchronize():  # a capture is going on, or the context has failed: it has its own error
+    if chips.driver_library().cuCtxSynchronize():  # a capture is in progress, or the context has failed, which is reported elsewhere
         return 0
     for _ in range(count):
         library, handle = retired.popleft()
@@ -44,7 +44,7 @@ def unload_retired(device: int) -> int:
 
 
 def _has_graphs() -> bool:
-    """Tell whether a CUDA graph of torch is alive: only its replay could run a kernel that nothing else refers to."""
+    """Tell whether a CUDA graph of torch exists: only its replay could run an otherwise unreferenced kernel."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False

@@ -55,7 +55,7 @@ class CompilationFailed(InternalError):
 class Compiled:
     """One kernel's machine code. `log` holds the compiler's warnings, and ptxas's report when that was asked for.
 
-    `ptx` is empty unless it was asked for. `kept`: under what the disk cache has it, for `kept_code`; "" for nowhere.
+    `ptx` is empty unless it was requested. `kept`: its key in the disk cache, for `kept_code`; "" if it is not there.
 
     Units: `seconds` is the time in NVRTC, 0.0 when the code came from the disk cache (`from_cache`).
     """
@@ -71,7 +71,7 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A place where an NVRTC may be; `major` is 0 when the name does not tell."""
+    """A possible location of NVRTC; `major` is 0 if the name does not contain it."""
 
     path: str
     origin: str
@@ -95,7 +95,7 @@ def candidates(setting: str = "") -> list[Candidate]:
     places = [os.path.join(root, folder) for root in roots for folder in ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")]
     once: dict[str, str] = {}
     for place in places:
-        once.setdefault(os.path.realpath(place), place)  # a toolkit has several names for one folder of a thousand files
+        once.setdefault(os.path.realpath(place), place)  # a toolkit has several paths to one folder of a thousand files
     for place in once.values():
         found += _matches(os.path.join(place, "libnvrtc.so.*[0-9]"), "CUDA toolkit")
     found += [Candidate(f"libnvrtc.so.{major}", "system", major) for major in (13, 12)]
@@ -121,7 +121,7 @@ def _preference(candidate: Candidate) -> tuple[bool, int]:
 
 @functools.cache
 def driver_cuda_version() -> tuple[int, int] | None:
-    """The CUDA version of the driver, such as (13, 0); None without a driver. The driver tells it before it is initialised."""
+    """The CUDA version of the driver, such as (13, 0); None without a driver. The driver reports it before it is initialised."""
     try:
         library = chips.open_driver()
     except chips.DriverMissing:
@@ -133,7 +133,7 @@ def driver_cuda_version() -> tuple[int, int] | None:
 
 
 class Nvrtc:
-    """A loaded NVRTC. `identity` tells builds apart without loading the library, for cache keys."""
+    """A loaded NVRTC. `identity` distinguishes builds without loading the library, for cache keys."""
 
     def __init__(self, candidate: Candidate, library: ctypes.CDLL) -> None:
         self.path = candidate.path
@@ -196,19 +196,20 @@ def _load(setting: str) -> Nvrtc:
 
 
 def _open(path: str) -> ctypes.CDLL:
-    """Load a library without the interpreter lock, which CDLL holds: NVRTC's 140 MB take 0.1 s when they are not in memory yet, and other threads go on."""
+    """Load a library without the interpreter lock, which CDLL holds: NVRTC's 140 MB take 0.1 s if they are not in memory yet, and other threads can run
+    meanwhile."""
     dlopen = None if sys.platform == "win32" else getattr(ctypes.CDLL(None), "dlopen", None)
     if dlopen is not None:
         dlopen.argtypes, dlopen.restype = [ctypes.c_char_p, ctypes.c_int], ctypes.c_void_p
-        dlopen(os.fsencode(path), os.RTLD_NOW)  # a failure repeats below, where the reason is told
+        dlopen(os.fsencode(path), os.RTLD_NOW)  # a failure is repeated below, where its reason is reported
     return ctypes.CDLL(path)
 
 
 def _open_builtins(path: str) -> None:
-    """Load what NVRTC looks for by name alone when it compiles: that of the wheel of 13.0 does not look into its own folder."""
+    """Load the library that NVRTC searches by name when it compiles, because the wheel of 13.0 does not search its own folder."""
     for builtins in _builtins_beside(path) if os.path.isabs(path) else []:
         if os.path.basename(builtins).startswith("libnvrtc-builtins.so."):
-            with contextlib.suppress(OSError):  # one of another version, or a broken one: NVRTC says what it lacks
+            with contextlib.suppress(OSError):  # one of another version, or a broken one: NVRTC reports what is missing
                 _open(builtins)
 
 
@@ -220,7 +221,7 @@ _identity_lock = forking.lock()
 
 
 def identity(setting: str | None = None) -> str:
-    """Tell which NVRTC would compile, without loading it when its file tells: a cached kernel needs no compiler.
+    """Return the identity of the NVRTC that would compile, without loading it if its file is enough: a cached kernel needs no compiler.
 
     The identity is the version and the size of the file: `libnvrtc-builtins.so.13.5` beside it carries the version.
     Errors: NvrtcMissing.
@@ -257,7 +258,7 @@ small kernel (NVRTC 13.5, 2 cores, November 2026)."""
 def command_line(arch: str, *, max_registers: int | None, line_info: bool = False, fast_math: bool = False, fmad: bool = True) -> list[str]:
     """Return NVRTC's options. `max_registers` is left out from 255 on, the hardware's limit.
 
-    `-v` is always given: ptxas then reports spills, which are nowhere else, at no cost.
+    `-v` is always given: it costs nothing, and only ptxas reports spills.
     """
     options = [f"-arch={arch}", "-std=c++17", "-default-device", f"--fmad={str(fmad).lower()}", "--ptxas-options=-v"]
     if max_registers is not None and max_registers < 255:
@@ -284,7 +285,7 @@ def compile_cubin(
 ) -> Compiled:
     """Compile one translation unit for one compute capability.
 
-    use_cache: NVRTC may answer from a cache of its own, which has no report of ptxas: spills and barriers are then known where the machine code says them.
+    use_cache: NVRTC may use its own cache, which has no ptxas report; spills and barriers are then known only if the machine code shows them.
 
     Units:  `arch` as NVRTC spells it: "sm_90a"; `max_registers` per thread, None for the compiler's choice.
     Errors: CompilationFailed, with the text and a repro script left on disk; NvrtcMissing, NvrtcTooOld.
@@ -307,7 +308,7 @@ def compile_cubin(
             version=nvrtc.version_text, entry=entry, target=arch, status=nvrtc.error_text(status), path=path, repro=repro, log=log.strip()
         )
     resources = resources_of(cubin, entry, log)
-    if resources.spill_store_bytes is None and use_cache:  # a stack, and no report that says how much of it is spills
+    if resources.spill_store_bytes is None and use_cache:  # the kernel has a stack, and no report says how much of it is spills
         resources = resources_of(cubin, entry, _run_anew(nvrtc.library, source, entry, arguments, keep_ptx)[1])
     if not ptxas_verbose:
         log = _without_report(log)
@@ -315,7 +316,7 @@ def compile_cubin(
 
 
 def _run(library: ctypes.CDLL, source: str, entry: str, arguments: list[str], keep_ptx: bool) -> tuple[int, str, bytes, str]:
-    """Status, log, machine code and PTX of one NVRTC run. ctypes lets go of the interpreter lock, so threads compile at once."""
+    """Status, log, machine code and PTX of one NVRTC run. ctypes releases the interpreter lock, so threads compile concurrently."""
     program = ctypes.c_void_p()
     status = library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), f"{entry}.cu".encode(), 0, None, None)
     if status:
@@ -332,16 +333,14 @@ def _run(library: ctypes.CDLL, source: str, entry: str, arguments: list[str], ke
 
 
 def _run_anew(library: ctypes.CDLL, source: str, entry: str, arguments: list[str], keep_ptx: bool) -> tuple[int, str, bytes, str]:
-    """Do what `_run` does without NVRTC's own cache. One that does not know the option has no cache."""
+    """Like `_run`, without NVRTC's own cache. An NVRTC that does not know the option has no cache."""
     found = _run(library, source, entry, [*arguments, "--no-cache"], keep_ptx)
     return _run(library, source, entry, arguments, keep_ptx) if found[0] and "no-cache" in found[1] else found
 
 
 def compile_nothing() -> None:
-    """Let NVRTC compile an empty kernel: it loads its second library, and sets up what it keeps, at the first one.
-
-    Without its own cache, for which it would initialise the driver. An NVRTC that does not know the option has no such cache; it then stops at the option,
-    and the first kernel takes some 10 ms more.
+    """Compile an empty kernel, because NVRTC loads its second library and initialises itself at the first compilation. Without its own cache, for which it
+    would initialise the driver. An NVRTC that does not know this option stops at it; the first kernel then takes some 10 ms more.
     Errors: NvrtcMissing.
     """
     nvrtc = load()
@@ -385,7 +384,7 @@ print(compiled.log, compiled.resources)
 def _write_repro(source: str, entry: str, arch: str, keywords: dict[str, object], log: str, nvrtc: Nvrtc) -> tuple[Path | str, Path | str]:
     """Leave kernel.cu, nvrtc.log and repro.py in a folder named after the kernel; return the paths of text and script.
 
-    Errors: none; where they cannot be written, the paths say why.
+    Errors: none; if they cannot be written, the returned paths say why.
     """
     nvcc_options = [f"-arch={arch}", "-std=c++17", f"-fmad={str(keywords['fmad']).lower()}"]
     if keywords["max_registers"] is not None:
@@ -413,7 +412,7 @@ def compile_or_load(
     options: Options | None = None,
     cache: DiskCache | None = None,
 ) -> Compiled:
-    """Return a kernel's machine code from the disk cache, compiling it when it is not there.
+    """Return a kernel's machine code from the disk cache, compiling it if it is not there.
 
     Line information, fast math, the report and the cache's place come from `options` (default: those in force); `cache`
     replaces the place. A hit does not load NVRTC.
@@ -456,9 +455,8 @@ def compile_or_load(
 
 
 def kept_code(kept: str, options: Options) -> Compiled | None:
-    """Return machine code by what `Compiled.kept` said in another process, without the text that it was made from.
-
-    None where the cache has it no more, and where another NVRTC would compile now. Errors: NvrtcMissing.
+    """Return machine code by the key `Compiled.kept` of another process, without its source text. None if it is no longer in the cache, or if another NVRTC
+    would compile now. Errors: NvrtcMissing.
     """
     key, _, compiler = kept.partition(" ")
     cache = default_cache(options)
@@ -475,7 +473,7 @@ def _to_artefact(compiled: Compiled, entry: str, arch: str) -> Artefact:
 
 
 def _from_artefact(artefact: Artefact) -> Compiled | None:
-    """Return what an entry holds, or None when it is not what `_to_artefact` makes."""
+    """Return the content of an entry, or None if it is not in the format of `_to_artefact`."""
     cubin, log = artefact.blobs.get("cubin"), artefact.metadata.get("log")
     try:
         resources = Resources.from_json(artefact.metadata["resources"])  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ class NotAKernel(Unsupported):
 class Layout:
     """A tensor in memory. Units: strides in elements; an expanded axis has stride 0.
 
-    packed: the dimension along which `unit` elements share a byte, and torch's own elements hold as many.
+    packed: the dimension along which `unit` elements share a byte, that is, one of torch's elements.
     """
 
     sizes: tuple[int, ...]
@@ -75,12 +75,12 @@ class Layout:
         return (1 + sum((n - 1) * s for n, s in zip(self.torch_sizes, self.torch_strides))) * self.dtype.itemsize
 
     def is_like(self, sizes: Sequence[int], strides: Sequence[int]) -> bool:
-        """True when a tensor of these sizes and strides has every element at the same distance from its first."""
+        """True if a tensor with these sizes and strides has the same layout."""
         return tuple(sizes) == self.sizes and all(n == 1 or a == b for n, a, b in zip(self.sizes, self.strides, strides))
 
 
 def layout_of(tensor: TensorView, env: Mapping[Sym, Number]) -> Layout:
-    """Return how an output lies in memory, as the user sees it: dense in the order of its allocation domain."""
+    """Return the layout of an output for the user: dense in the order of its allocation domain."""
     logical = no_reductions(tensor.get_logical_domain())
     allocation = no_reductions(tensor.get_allocation_domain())
     if set(allocation) != set(logical):
@@ -152,8 +152,8 @@ class OutputPlan:
     """The outputs of a fusion.
 
     computed: the tensors that a kernel writes, each once. alias: per computed tensor, the position of the input whose buffer it is written into, or None.
-    returned: per returned output, ("input", position) or ("computed", index into `computed`). copies: (to, from) inputs, for an input
-    that is to be written into another one.
+    returned: per returned output, ("input", position) or ("computed", index into `computed`). copies: (to, from) inputs, for an input that is copied into
+    another one.
     """
 
     def __init__(self, fusion: Fusion) -> None:
@@ -198,7 +198,7 @@ def _refuse_cpu_result(fusion: Fusion, output: TensorView) -> None:
     if not any(isinstance(v, TensorView) and v.is_cpu_scalar for v in fusion.inputs()):
         return
     tensors = [v for v in sources_of(output) if isinstance(v, TensorView)]
-    sources = [v for v in tensors if not (definition := v.definition()) or not definition.tensor_inputs]  # what a factory makes is on the device
+    sources = [v for v in tensors if not (definition := v.definition()) or not definition.tensor_inputs]  # results of factories are on the device
     if sources and all(v.is_cpu_scalar for v in sources):
         raise NotAKernel(
             name=f"output {output}", detail="it depends on CPU scalars only, so that it would be a CPU tensor", remedy="compute it outside the fusion"
@@ -223,7 +223,7 @@ def hazard(fusion: Fusion, source: TensorView, output: TensorView) -> str | None
     """Return why `output` must not be written into the buffer of input `source` while the kernel runs, or None.
 
     None means that each element is read only to compute elements at its own position, and before it is written: the output depends on what was
-    read. That nothing else loads the element is what lowering proves (`KernelProgram.in_place`).
+    read. Lowering proves that nothing else loads the element (`KernelProgram.in_place`).
     """
     needed = set(fusion.exprs())
     stack, seen = [source], {source}

@@ -16,7 +16,7 @@ import torch
 from ..errors import UserError
 
 OFFSET_PER_OP = 4
-"""torch counts single numbers, Philox makes four at a time."""
+"""torch counts single numbers; Philox generates four at a time."""
 
 
 class RandomInGraph(UserError):
@@ -26,7 +26,7 @@ class RandomInGraph(UserError):
 
 
 class Generator(Protocol):
-    """What a random kernel needs of torch.Generator."""
+    """The part of torch.Generator that random kernels need."""
 
     def initial_seed(self) -> int: ...
 
@@ -36,10 +36,10 @@ class Generator(Protocol):
 
 
 class CpuGenerator:
-    """Philox state for kernels on the CPU, where torch's generator is another one (Mersenne twister).
+    """Philox state for kernels on the CPU, where torch's generator is a Mersenne twister.
 
     The seed is torch.initial_seed(). torch.manual_seed() puts the offset back to 0, also with the same seed: each execution draws a number
-    from torch's generator, so a generator that looks freshly seeded was seeded since.
+    from torch's generator, so a generator in freshly seeded state was seeded since.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ def generator_of(device: int | None) -> Generator:
 
 
 def taker(device: int | None, random_ops: int, kernel: str) -> "TakeState":
-    """Return a function that gives the state for one execution, and moves the generator on."""
+    """Return a function that returns the state for one execution and advances the generator."""
     return TakeState(device, random_ops * OFFSET_PER_OP, kernel)
 
 
@@ -88,7 +88,7 @@ Taken = tuple[int, int, int, "torch.Tensor | None"]
 
 @contextlib.contextmanager
 def kept(device: int | None) -> Iterator[None]:
-    """Leave the generators, torch's and our own, as they were before the block."""
+    """Restore the generators, torch's and weft's, after the block."""
     if device is None:
         before, own = torch.get_rng_state(), (_CPU._seed, _CPU._offset)
     else:
@@ -133,5 +133,5 @@ def is_capturing() -> bool:
 
 
 def seed_of_graph(device: int | None) -> torch.Tensor:
-    """Record the drawing of a seed into the graph that is being captured: each replay draws another, from torch's generator as it then is."""
+    """Record the drawing of a seed into the graph that is being captured: each replay draws a new one from torch's generator."""
     return torch.randint(0, 2**63 - 1, (1,), dtype=torch.int64, device=None if device is None else torch.device("cuda", device))

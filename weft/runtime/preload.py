@@ -19,7 +19,7 @@ from ..errors import WeftError
 from ..options import current
 
 LONGEST_WAIT_S = 10.0
-"""How long a fork waits for the thread: a child must not start while another thread of its parent is in the middle of a load or of an import."""
+"""How long a fork waits for the thread, because a child must not be forked during a load or an import in another thread."""
 
 MODULES = ("fec", "driver", "kernel_executor")
 
@@ -28,7 +28,7 @@ _thread: threading.Thread | None = None
 
 
 def start() -> None:
-    """Begin to load NVRTC, and import the runtime, unless that has happened or is switched off. What goes wrong is told by the call that needs it."""
+    """Start loading NVRTC and importing the runtime in the background, unless done already or switched off. Errors are reported by the call that needs it."""
     global _thread
     try:
         wanted = current().preload and current().emulate != "on"
@@ -36,10 +36,10 @@ def start() -> None:
         return
     with _lock:
         if wanted and _thread is None:
-            # No daemon: the interpreter waits for it at exit, for NVRTC must not be unloaded while it compiles.
+            # not a daemon thread: the interpreter waits for it at exit, because NVRTC must not be unloaded while it compiles.
             _thread = threading.Thread(target=_load_beside, name="weft-preload", daemon=False)
             _thread.start()
-    if wanted and "torch" in sys.modules:  # a program that does without torch so far does not pay for it here
+    if wanted and "torch" in sys.modules:  # a program that has not imported torch should not pay for it here
         for name in MODULES:
             importlib.import_module(f".{name}", __package__)
 
@@ -59,20 +59,20 @@ def _load_beside() -> None:
 def _succeeds(step: Callable[[], None]) -> bool:
     try:
         step()
-    except (WeftError, ImportError, OSError, AttributeError, ValueError, RuntimeError):  # told by the call that needs it: no driver, no NVRTC, ...
+    except (WeftError, ImportError, OSError, AttributeError, ValueError, RuntimeError):  # reported by the call that needs it: no driver, no NVRTC, ...
         return False
     return True
 
 
 def _find_driver() -> None:
-    """Raise where there is no driver, and so no kernel to come that NVRTC compiles."""
+    """Raise an error if there is no driver, because then NVRTC will not be needed."""
     from ..arch import open_driver
 
     open_driver()
 
 
 def _load_compiler() -> None:
-    """Load NVRTC, let it compile something, and read the device library."""
+    """Load NVRTC, compile an empty kernel, and read the device library."""
     from ..device.library import registry, translation_unit
     from . import nvrtc
 

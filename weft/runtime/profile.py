@@ -21,10 +21,10 @@ from .timing import Timings
 from .warm_path import write_run
 
 active: list[bool] = []
-"""Not empty while recordings are on; a list, so that the warm path can test it without a call."""
+"""Not empty while recording is on; a list, so that the warm path can test it without a call."""
 
 _QUEUE_CYCLES = 200_000
-"""The GPU is kept busy for about 0.1 ms first, so that the events around the kernel are in its queue before it gets there."""
+"""The GPU is kept busy for about 0.1 ms first, so that the kernel and the events around it are queued before it reaches them."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ def recording() -> Iterator[None]:
 
 
 def recorded(caller: Any, prepared: Any, arguments: Sequence[Any]) -> list[torch.Tensor]:
-    """Run a prepared call and keep the records of its launches, and of what torch ran, in `caller.launches`: a segment each."""
+    """Run a prepared call and keep the records of its launches and torch ops in `caller.launches`: a segment each."""
     parts = prepared.run.parts
     device = prepared.runtimes[0].engine.device if prepared.runtimes else parts.constants.get("device")
     timed: dict[str, _Timed] = {}
@@ -83,19 +83,19 @@ def recorded(caller: Any, prepared: Any, arguments: Sequence[Any]) -> list[torch
 
 
 def _without_kernel(outputs: Sequence[torch.Tensor], arguments: Sequence[Any]) -> str:
-    """Return nvFuser's scheduler of a call that runs nothing: "no_op" where each output is an input or empty, "expr_eval" where one is a view."""
+    """Return nvFuser's scheduler of a call that runs nothing: "no_op" if each output is an input or empty, "expr_eval" if one is a view."""
     given = {id(value) for value in arguments}
     return "no_op" if all(not output.numel() or id(output) in given for output in outputs) else "expr_eval"
 
 
 def _scheduler_name(runtime: Any) -> str:
-    """Return nvFuser's scheduler for a kernel: the slices, pads and cats that others compute here are "resize" there."""
+    """Return nvFuser's scheduler name for a kernel: slices, pads and cats, which other schedulers compute in weft, are "resize" there."""
     is_elementwise = runtime.scheduler in (SchedulerType.pointwise.name, SchedulerType.transpose.name)
     return SchedulerType.resize.name if is_elementwise and is_resized(runtime.part.fusion) else str(runtime.scheduler)
 
 
 class _Timed:
-    """A launch, or a call of torch, between two events."""
+    """A launch, or a torch op, between two events."""
 
     def __init__(self, launch: Callable[..., Any], device: int | None) -> None:
         self.launch, self._device = launch, device
@@ -143,7 +143,7 @@ def _text(sizes: Sequence[int]) -> str:
 
 
 def report(fusion_id: int, launches: Sequence[LaunchProfile]) -> dict[str, Any]:
-    """Return the fields of the API's FusionProfile that the records of a call tell."""
+    """Return the fields of the API's FusionProfile from the records of a call."""
     first = launches[0].percentage_peak_bandwidth if launches else 0.0
     total_ms = sum(launch.time_ms for launch in launches)
     return {

@@ -16,11 +16,11 @@ import torch
 
 
 class NoRecord(Exception):
-    """A value that no record holds, or text that is none."""
+    """A value that cannot be recorded, or text that is not a record."""
 
 
 def encoded(value: Any, classes: Mapping[str, type]) -> Any:
-    """Return a value as JSON has it. classes: dataclasses that may occur, by name. Errors: NoRecord."""
+    """Return a value as JSON data. classes: dataclasses that may occur, by name. Errors: NoRecord."""
     kind = type(value)
     if value is None or kind in (bool, int, str) or kind is float and math.isfinite(value):
         return value
@@ -40,7 +40,7 @@ def encoded(value: Any, classes: Mapping[str, type]) -> Any:
 
 
 def decoded(value: Any, classes: Mapping[str, type]) -> Any:
-    """Return the value that `encoded` was given. Errors: NoRecord."""
+    """Return the value that was given to `encoded`. Errors: NoRecord."""
     if type(value) is list:
         return tuple(_each(value, classes))
     if type(value) is not dict:
@@ -65,11 +65,11 @@ def decoded(value: Any, classes: Mapping[str, type]) -> Any:
 
 
 def _each(values: list[Any], classes: Mapping[str, type]) -> list[Any]:
-    return [decoded(v, classes) if type(v) in (list, dict) else v for v in values]  # most are texts and numbers
+    return [decoded(v, classes) if type(v) in (list, dict) else v for v in values]  # most are strings and numbers
 
 
 class Later(Sequence[Any]):
-    """A tuple of which a record has the text, decoded when somebody asks: few look at the origins of a kernel's lines, which are half of a record."""
+    """A tuple that is decoded from a record's text on first use: the origins of a kernel's lines are half of a record and rarely needed."""
 
     def __init__(self, text: str, classes: Mapping[str, type]) -> None:
         self._text, self._classes = text, classes

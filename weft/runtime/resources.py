@@ -40,18 +40,18 @@ class TooManySpills(UserError):
 
 
 MOST_SPILL_BYTES = 512
-"""Stored per thread. Source: of 1,100 kernels without bulk copies that were timed and checked on an H200, those that spill up to 512 bytes are right; in two
-that spilled far more, code of ptxas (CUDA 13.0) overwrote the stack pointer. Of 300 kernels whose blocks stay and copy in bulk, eight that spill 52 to 332
-bytes accessed illegal addresses: such kernels may not spill at all."""
+"""The most bytes stored by spills per thread. Source: of 1,100 kernels without bulk copies that were timed and checked on an H200, those that spill up to 512
+bytes are right; in two that spilled far more, code of ptxas (CUDA 13.0) overwrote the stack pointer. Of 300 kernels with staying blocks and bulk copies, eight
+that spill 52 to 332 bytes accessed illegal addresses: such kernels must not spill at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Resources of one kernel; None where nothing says so (spills and barriers need ptxas's report).
+    """Resources of one kernel; None if unknown (spills and barriers need ptxas's report).
 
     Units: registers per thread; `static_shared_bytes` per block without the 1 KiB that CUDA adds; `stack_bytes`,
-    `spill_store_bytes` and `spill_load_bytes` per thread; `code_bytes` is the length of the machine code; `constant_bytes` is
-    what the kernel has of all banks of constant memory, parameters of the launch included.
+    `spill_store_bytes` and `spill_load_bytes` per thread; `code_bytes` is the length of the machine code; `constant_bytes` is the sum over all banks of
+    constant memory, launch parameters included.
     """
 
     registers: int
@@ -72,7 +72,7 @@ class Resources:
 
     @classmethod
     def from_json(cls, values: Mapping[str, int | None]) -> Resources:
-        """Read what `to_json` gave. Errors: ValueError, TypeError."""
+        """Read the result of `to_json`. Errors: ValueError, TypeError."""
         found = {field.name: values.get(field.name) for field in fields(cls)} if isinstance(values, Mapping) else {"": ""}
         if not all(value is None or type(value) is int for value in found.values()):
             raise ValueError(f"{values!r} are no resources of a kernel")
@@ -156,7 +156,7 @@ def cubin_resources(cubin: bytes, entry: str) -> Resources:
         raise refuse(f"the file is damaged ({error!r})") from None
     shared = by_name.get(f".nv.shared.{entry}")
     shared_bytes = shared.bytes if shared else 0
-    if any(section.name.startswith(".nv.shared.reserved") for section in sections):  # 9.0 and later count CUDA's own KiB
+    if any(section.name.startswith(".nv.shared.reserved") for section in sections):  # on 9.0 and later CUDA's own KiB is included
         shared_bytes = max(0, shared_bytes - _SHARED_RESERVED_BYTES)
     return Resources(
         registers=values[_ATTRIBUTE_REGISTERS],
@@ -190,7 +190,7 @@ _PROPERTIES = re.compile(
 
 
 def resources_of(cubin: bytes, entry: str, report: str = "") -> Resources:
-    """Read a kernel's resources: from its cubin, and from ptxas's report (`-v`) what only that says: spills of a kernel with a stack, and barriers.
+    """Read a kernel's resources: from its cubin, and from ptxas's report (`-v`) the spills of a kernel with a stack, and barriers.
 
     Errors: NotACubin.
     """

@@ -51,16 +51,17 @@ from .view_outputs import Chain, View, chains, chains_of_results, view_of, views
 Value = TypeVar("Value")
 
 MOST_OVERLAPPED_BYTES = 12 << 20
-"""Kernels that move more are launched as usual. Measured on an H200 (bench/dependent_launch.py): behind this size chains in CUDA graphs get slower."""
+"""Kernels that move more bytes are launched without overlap. Measured on an H200 (bench/dependent_launch.py): above this size chains in CUDA graphs get
+slower."""
 
 LARGEST_INT32_INDEX = (2**31 - 1) // 2
-"""A kernel whose indices stay below this computes them in int32: the other half is for what arithmetic on the way adds."""
+"""A kernel with indices below this computes them in int32; the other half of the range is for intermediate results."""
 
 
 class OnceTable(Generic[Value]):
     """Values by key, each made once. Threads that want the same key wait for the first; a maker that fails leaves the key free.
 
-    is_limited: it keeps as many as the setting `kept_kernels` says, and forgets those used longest ago; whoever uses them keeps them.
+    is_limited: it keeps at most as many as the setting `kept_kernels`, and drops the least recently used; users keep references to theirs.
     """
 
     def __init__(self, *, is_limited: bool = False) -> None:
@@ -71,7 +72,7 @@ class OnceTable(Generic[Value]):
         _tables.add(self)
 
     def get(self, key: Hashable) -> Value | None:
-        """Return the value of `key` when it has been made."""
+        """Return the value of `key` if it exists."""
         found = self._made.get(key)
         if found is not None and self._is_limited:
             with self._lock:
@@ -80,7 +81,7 @@ class OnceTable(Generic[Value]):
         return found
 
     def get_or_make(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Return the value of `key`, made by one of the threads that ask for it."""
+        """Return the value of `key`, made by one of the requesting threads."""
         found = self.get(key)
         if found is not None:
             return found
@@ -109,16 +110,15 @@ _tables: "weakref.WeakSet[OnceTable]" = weakref.WeakSet()
 
 @forking.in_child
 def _nothing_is_being_made() -> None:
-    """What threads of the parent were making is not made in a forked child: nobody waits for it."""
+    """Reset in a forked child: values that threads of the parent were making will not be made there."""
     for table in _tables:
         table._locks.clear()
 
 
 # ---------------------------------------------------------------- definitions
 class Variant:
-    """A definition for one set of axes that are empty, one set of outputs that are views, and one set of answers to what it leaves open.
-
-    images: what computes each computed output, None for an empty one. equalities: sizes that the host must find equal. plans: how it is cut into steps.
+    """A definition for one set of empty axes, one set of outputs that are views, and one set of answers to its questions about sizes. images: the tensor that
+    computes each computed output, None for an empty one. equalities: sizes that must be equal, checked by the host. plans: how it is divided into steps.
     """
 
     def __init__(self, shared: "SharedDefinition", zero: frozenset[Sym], viewed: frozenset[int], questions: Questions) -> None:
@@ -128,7 +128,7 @@ class Variant:
         def is_zero(sym: Sym) -> bool:
             return sym in zero or (sym.is_const and sym.value == 0)
 
-        if shared.is_scheduled:  # the schedule's loops run 0 times over an empty axis, and its tensors are not replaced
+        if shared.is_scheduled:  # the schedule's loops over an empty axis run 0 times, so its tensors are not replaced
             is_empty = all(any(is_zero(a.logical_extent) for a in no_reductions(t.get_logical_domain())) for t in outputs)
             steps = () if is_empty else (KernelStep(fusion, tuple(fusion.inputs()), tuple(outputs)),)
             self.images: list[TensorView | None] = [None if is_empty else t for t in outputs]
@@ -143,7 +143,7 @@ class Variant:
             self.plans = PlanTable(fusion)
 
     def check(self, env: Mapping[Sym, Number]) -> None:
-        """Check the sizes that this variant makes equal. Errors: SizesDiffer."""
+        """Check the sizes that must be equal in this variant. Errors: SizesDiffer."""
         memo: dict[Sym, Number] = {}
         for equality in self.equalities:
             a, b = (evaluate(sym, env, memo) for sym in (equality.a, equality.b))
@@ -152,7 +152,7 @@ class Variant:
 
 
 class SharedDefinition:
-    """What definitions of equal structure share. `fusion` is a copy of the first of them, and nobody changes it."""
+    """The part common to definitions of equal structure. `fusion` is a copy of the first of them, and is never changed."""
 
     def __init__(self, fusion: Fusion, *, is_scheduled: bool = False) -> None:
         self.fusion, self.is_scheduled = fusion.clone()[0], is_scheduled
@@ -182,18 +182,18 @@ class SharedDefinition:
 
     @property
     def equalities(self) -> list[SizeEquality]:
-        """Sizes that every call must find equal; variants that ask about sizes have their own."""
+        """Sizes that must be equal in every call; variants with questions about sizes have their own."""
         return [] if self.base is None else self.base.equalities
 
     def _made(self, zero: frozenset[Sym], viewed: frozenset[int], questions: Questions) -> Variant:
         return self._variants.get_or_make((zero, viewed, ()), lambda: Variant(self, zero, viewed, questions))
 
     def layouts_of_bases(self, env: Mapping[Sym, Number]) -> dict[int, Layout]:
-        """Return how the results lie in memory that others may be views of, as far as the definition says."""
+        """Return the layouts of results that others may be views of, as far as the definition determines them."""
         return {chain.source: layout_of(self.outputs.computed[chain.source], env) for chain in self.result_chains.values()}
 
     def views(self, bound: Bound, layouts: Mapping[int, Layout]) -> tuple[dict[int, View], set[int]]:
-        """Return which computed outputs are views at these sizes and strides, and which of the others nothing needs. layouts: `layouts_of_bases`."""
+        """Return which computed outputs are views at these sizes and strides, and which of the others are not needed. layouts: `layouts_of_bases`."""
         out, left_out = views_of_results(self.result_chains, self.outputs.computed, self.own_outputs, bound.env, layouts)
         for number, chain in self.chains.items():
             tensor = bound.tensors[chain.source]
@@ -203,9 +203,8 @@ class SharedDefinition:
         return out, left_out
 
     def variant_for(self, env: Mapping[Sym, Number], viewed: frozenset[int] = frozenset()) -> Variant:
-        """Return the variant for sizes: by which of the extents are 0, and by what else it has to know of them (`weft.graph.questions`).
-
-        viewed: the computed outputs that are views, or that nothing needs.
+        """Return the variant for sizes: by the extents that are 0, and by the answers to questions about sizes (`weft.graph.questions`). viewed: the computed
+        outputs that are views, or that are not needed.
         Errors: those of open sizes that do not fit (`weft.graph.concretize`).
         """
         memo: dict[Sym, Number] = {}
@@ -213,7 +212,7 @@ class SharedDefinition:
         if self.base is not None:
             return self._made(zero, viewed, Questions()) if zero or viewed else self.base
         questions = Questions(env)
-        variant = Variant(self, zero, viewed, questions)  # the answers are known when it is made
+        variant = Variant(self, zero, viewed, questions)  # the answers are known after it is made
         variant.check(env)
         return self._variants.get_or_make((zero, viewed, questions.answers), lambda: variant)
 
@@ -222,13 +221,13 @@ _definitions: OnceTable[SharedDefinition] = OnceTable(is_limited=True)
 
 
 def shared_definition(fusion: Fusion) -> SharedDefinition:
-    """Return what a definition shares with all others of its structure."""
+    """Return the common part of all definitions of this structure."""
     return _definitions.get_or_make(known_key(fusion), lambda: SharedDefinition(fusion))
 
 
 # ---------------------------------------------------------------- index type
 def index_type_for(use: KernelUse, sizes: "Sizes") -> DataType:
-    """Return Int32 unless an index can get too large for it."""
+    """Return Int32, unless an index could be too large for it."""
     memo: dict[Sym, Number] = {}
     counts = [evaluate_int(sym, use.env, memo) for sym in use.part.index_extents]
     counts += [sizes.bound.tensors[index].span_elems for index in sizes.inputs_of(use) if index in sizes.bound.tensors]
@@ -238,7 +237,7 @@ def index_type_for(use: KernelUse, sizes: "Sizes") -> DataType:
 # ---------------------------------------------------------------- kernels
 @dataclass(eq=False, repr=False)
 class Runtime:
-    """One kernel on one engine, with what it was made from. proposal is None for a fusion scheduled by hand."""
+    """One kernel on one engine, with its sources. proposal is None for a fusion scheduled by hand."""
 
     part: Part
     proposal: "compiler.Proposal | None"
@@ -255,18 +254,17 @@ class Runtime:
         return "user" if self.proposal is None else self.proposal.scheduler.name
 
     def output_of(self, name: str) -> int | None:
-        """Return which output of the part a kernel's parameter is, or None."""
+        """Return which output of the part a kernel parameter is, or None."""
         names = self.program.outputs or tuple(f"T{t.name}" for t in self.part.fusion.outputs())
         return names.index(name) if name in names else None
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """A call's values and what follows from them without a kernel.
-
-    env: the values of all variables, strides of outputs too. plan: the steps. buffers: the tensors that steps write, the computed outputs first;
-    layouts: of each. views: the computed outputs that are views of inputs or of other outputs. left_out: those that nothing needs at these sizes.
-    kernels: the plan's, in order. places: positions of the definition's inputs, by name.
+    """A call's values and what follows from them without a kernel. env: the values of all variables, including strides of outputs. plan: the steps. buffers:
+    the tensors that steps write, the computed outputs first;
+    layouts: of each. views: the computed outputs that are views of inputs or of other outputs. left_out: outputs that are not needed at these sizes. kernels:
+    those of the plan, in order. places: positions of the definition's inputs, by name.
     """
 
     bound: Bound
@@ -296,12 +294,12 @@ class Sizes:
 
 
 def input_name(value: Val) -> str:
-    """Return a value's name among those of its kind: T5, S3."""
+    """Return a value's name with its kind: T5, S3."""
     return f"T{value.name}" if isinstance(value, TensorView) else f"S{value.name}"
 
 
 def sizes_of(shared: SharedDefinition, bound: Bound, arch: Arch) -> Sizes:
-    """Return what follows from a call's values: the variant, its steps, the layouts of what they write."""
+    """Return what follows from a call's values: the variant, its steps, the layouts of written tensors."""
     computed = shared.outputs.computed
     of_bases = shared.layouts_of_bases(bound.env)
     corrected: dict[int, Layout] = {}
@@ -313,7 +311,7 @@ def sizes_of(shared: SharedDefinition, bound: Bound, arch: Arch) -> Sizes:
         others = {n for n, layout in of_bases.items() if n not in views and not layouts[n].is_like(layout.sizes, layout.strides)}
         if others <= corrected.keys():
             break
-        corrected |= {n: layouts[n] for n in others}  # axes that the definition leaves open are expanded in the variant, and have no elements of their own
+        corrected |= {n: layouts[n] for n in others}  # symbolic-type axes of the definition are expanded in the variant, with stride 0
     env = dict(bound.env)
     for tensor, layout in zip(computed, layouts):
         env.update(stride_values(tensor, layout))
@@ -326,16 +324,15 @@ def sizes_of(shared: SharedDefinition, bound: Bound, arch: Arch) -> Sizes:
 
 
 def alignments_bits(shared: SharedDefinition, use: KernelUse, sizes: Sizes) -> dict[str, int]:
-    """Return the alignment of every tensor that the kernel reads or writes; fresh buffers are aligned for every access, views as what they show.
-
-    A result that an earlier kernel writes into an input lies where that input lies.
+    """Return the alignment of every tensor that the kernel reads or writes; new buffers are aligned for every access, views like their base. A result that an
+    earlier kernel writes into an input has that input's alignment.
     """
     bits: dict[str, int] = {}
     inside = {input_name(value): alias for value, alias in zip(sizes.buffers, shared.outputs.alias) if alias is not None}
     shown: dict[Val, Val] = {step.output: step.source for step in sizes.plan.steps if isinstance(step, ViewStep)}
     for own, value in zip(use.part.fusion.inputs(), use.inputs):
         if not isinstance(own, TensorView):
-            continue  # scalars have numbers of their own: S0 is not T0
+            continue  # scalars are numbered separately: S0 is not T0
         while value in shown:
             value = shown[value]
         name = input_name(value)
@@ -349,7 +346,7 @@ def alignments_bits(shared: SharedDefinition, use: KernelUse, sizes: Sizes) -> d
 
 @dataclass
 class Request:
-    """A kernel that is wanted: the key of its program, and how to make that. fmad: may multiplications and additions be contracted."""
+    """A request for a kernel: the key of its program, and how to make it. fmad: whether multiplications and additions may be contracted."""
 
     part: Part
     proposal: "compiler.Proposal | None"
@@ -368,7 +365,7 @@ class Request:
 def propose(
     shared: SharedDefinition, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, *, fmad: bool = True, is_tuned: bool = False
 ) -> Request:  # fmt: skip
-    """Ask the schedulers, and return what they want compiled. is_tuned: what was found to be fastest by timing goes first.
+    """Ask the schedulers, and return their proposal. is_tuned: the fastest one by tuning has priority.
 
     Errors: NoScheduler with every scheduler's reason.
     """
@@ -380,18 +377,18 @@ def propose(
 
 
 def overlaps_previous(use: KernelUse, sizes: "Sizes", arch: Arch, options: Options) -> bool:
-    """Tell whether a kernel is to start before the one in front of it has ended: with `auto`, where it moves so little that its start is much of its time."""
+    """Tell whether a kernel uses dependent launch: with `auto`, if it moves so few bytes that its start is a large part of its time."""
     if options.dependent_launch == "off" or not arch.has_tma:
         return False
     if any(isinstance(e, ScatterStoreOp) for e in use.part.fusion.tensor_exprs()):
-        return False  # it writes what the kernel in front of it writes, and reads nothing of it
+        return False  # it writes the same memory as the kernel before it, without reading it
     return options.dependent_launch == "on" or sizes.moved_bytes(use) <= MOST_OVERLAPPED_BYTES
 
 
 def request_for(
     proposal: "compiler.Proposal", part: Part, index_type: DataType, engine: Engine, options: Options, *, fmad: bool = True, overlaps: bool = False
 ) -> Request:  # fmt: skip
-    """Return the request for the kernel that a proposal describes. overlaps: it may start before the kernel in front of it has ended."""
+    """Return the request for the kernel that a proposal describes. overlaps: dependent launch."""
     key = (part, proposal.scheduler, proposal.params, proposal.is_last, index_type, overlaps)
 
     def make() -> KernelProgram:
@@ -404,13 +401,13 @@ def request_for(
 
 
 def named(program: KernelProgram) -> KernelProgram:
-    """Return the program with a name that tells kernels apart and is the same in every process."""
+    """Return the program with a name that distinguishes kernels and is the same in every process."""
     name = f"{program.name}_{hashlib.sha256(program.text.encode()).hexdigest()[:8]}"
     return program.renamed(name)
 
 
 class Kernels:
-    """Programs and kernels by what they were made from. `SHARED` serves all definitions that the schedulers schedule."""
+    """Programs and kernels by their keys. `SHARED` serves all definitions that the schedulers schedule."""
 
     def __init__(self) -> None:
         self._programs: OnceTable[KernelProgram] = OnceTable(is_limited=True)
@@ -433,7 +430,7 @@ class Kernels:
         return self._runtimes.get(request.runtime_key)
 
     def clear(self) -> None:
-        """Forget all (for tests and measurements); what is on disk stays."""
+        """Drop all (for tests and measurements); the disk cache is kept."""
         self._programs.clear()
         self._runtimes.clear()
 
@@ -442,7 +439,7 @@ SHARED = Kernels()
 
 
 def forget_kernels() -> None:
-    """Forget every kernel and definition of this process (for tests and measurements); what is on disk stays."""
+    """Drop every kernel and definition of this process (for tests and measurements); the disk cache is kept."""
     SHARED.clear()
     _definitions.clear()
     compiler.FAILURES.clear()

@@ -21,10 +21,8 @@ from .outputs import hazard
 
 
 class Part:
-    """What one kernel computes: a fusion whose outputs are computed, distinct, not empty and connected.
-
-    index_extents: the numbers of elements that its indices run over. hazards: places of outputs that must not be written into an input's buffer while
-    the kernel runs, with the reason.
+    """The fusion of one kernel: its outputs are computed, distinct, not empty and connected. index_extents: element counts that bound its indices. hazards:
+    positions of outputs that must not be written into an input's buffer while the kernel runs, with the reason.
     """
 
     def __init__(self, fusion: Fusion) -> None:
@@ -39,7 +37,7 @@ class Part:
 
 
 def index_extents(fusion: Fusion) -> list[Sym]:
-    """Return the numbers of elements that indices of a kernel run over."""
+    """Return the element counts that bound the indices of a kernel."""
     counts = {product(axis.logical_extent for axis in domain) for t in fusion.tensors() for domain in (t.get_maybe_root_domain(), t.get_logical_domain())}
     return list(counts)
 
@@ -48,7 +46,7 @@ def index_extents(fusion: Fusion) -> list[Sym]:
 class KernelUse:
     """One kernel of a call.
 
-    inputs: the values of the definition that the part's inputs stand for. outputs: for each output of the part, its place among the buffers of the call.
+    inputs: the values of the definition that correspond to the part's inputs. outputs: for each output of the part, its position among the buffers of the call.
     env: the values of the part's variables.
     """
 
@@ -68,7 +66,7 @@ class PlanTable:
         self._lock = forking.lock()
 
     def plan_for(self, env: Mapping[Sym, Number], arch: Arch) -> Plan:
-        """Return the plan for these sizes: an earlier one if schedulers take all of its kernels at these sizes, too, and still decline what they declined.
+        """Return the plan for these sizes: an earlier one if schedulers also accept all of its kernels at these sizes, and still decline what they declined.
 
         Errors: NoScheduler.
         """

@@ -12,11 +12,11 @@ from collections.abc import Callable
 import torch
 
 FLUSH_BYTES = 256 * 2**20
-"""Written before each launch, on a GPU: more than any L2, so that no launch finds what the one before it left."""
+"""Written before each launch, on a GPU: more than any L2, so that each launch starts with a cold L2."""
 
 
 def median_us(launch: Callable[[], None], device: int | None, count: int) -> float:
-    """Return the median time of `count` launches in microseconds, after one that is not counted. device: of the launch, None for the emulator."""
+    """Return the median time of `count` launches in microseconds, after a warm-up launch. device: of the launch, None for the emulator."""
     launch()
     if device is None:
         return statistics.median(_on_cpu(launch) for _ in range(count))

@@ -21,13 +21,13 @@ class StorageTooSmall(UserError):
 
 
 def check_storage(tensor: torch.Tensor, span_bytes: int, index: int, value: Val) -> None:
-    """Errors: StorageTooSmall unless the bytes from the tensor's first to its last element are its storage's."""
+    """Errors: StorageTooSmall unless all elements of the tensor are inside its storage."""
     if not span_bytes:
         return
     try:
         offset = tensor.storage_offset() * tensor.element_size()
         given = tensor.untyped_storage().nbytes() - offset if tensor.data_ptr() else 0
-    except (RuntimeError, NotImplementedError):  # a subclass without memory of its own
+    except (RuntimeError, NotImplementedError):  # a subclass without its own memory
         given = 0
     if given < span_bytes:
         shown = f"T{value.name}_g"
@@ -38,7 +38,7 @@ def check_storage(tensor: torch.Tensor, span_bytes: int, index: int, value: Val)
 def checker(wanted: Sequence[tuple[int, Val, int, int]]) -> Callable[..., None]:
     """Return check(tensors..., pointers..., seen...) for inputs given as (index, value, span in bytes, bytes of an element).
 
-    A tensor whose pointer is the one that was seen is not asked. It is written out: a call of `check_storage` costs twice as much.
+    A tensor whose pointer has not changed is not checked. The check is inlined, because a call of `check_storage` costs twice as much.
     check.spans: (span, bytes of an element) of each, for `shortages`.
     """
     names, pointers, seen = ([f"{letter}{n}" for n in range(len(wanted))] for letter in "apq")
@@ -66,7 +66,7 @@ def make(say):
 
 
 def shortages(spans: Sequence[tuple[int, int]], names: Sequence[str], pointers: Sequence[str], seen: Sequence[str]) -> str:
-    """Return the condition that a tensor at another address than was seen has too little memory, for variables of these names. spans: `checker(...).spans`."""
+    """Return the condition that a tensor with a changed address has a storage that is too small, for variables of these names. spans: `checker(...).spans`."""
     short = []
     for a, p, q, (span, element) in zip(names, pointers, seen, spans, strict=True):
         if span:

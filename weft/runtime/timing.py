@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Timings:
-    """Seconds of one cold call, split by stage. A stage whose result was at hand took 0.
+    """Seconds of one cold call, split by stage. A stage whose result existed already took 0.
 
     binding: checks of the inputs, sizes, output shapes. schedule: choice of scheduler and parameters, and the schedule itself. lowering: kernel IR and text.
     nvrtc: the compiler (in the emulator: the host's). load: loading the code. launch: arguments and the first run. from_disk: the machine code

@@ -33,7 +33,7 @@ class TorchRefusedStep(UserError):
 
 
 class TorchCall:
-    """One op of the table, with everything known but its operands and the numbers that change from call to call."""
+    """One op of the table, complete except for its operands and the numbers that change from call to call."""
 
     __slots__ = ("attributes", "layouts", "name", "run")
 
@@ -48,14 +48,14 @@ class TorchCall:
             with torch.no_grad():
                 return tuple(map(self._fitted, self.run(operands, changing), self.layouts))
         except (RuntimeError, IndexError) as error:
-            if type(error) not in (RuntimeError, IndexError):  # memory that is out, and errors of our own, say more
+            if type(error) not in (RuntimeError, IndexError):  # out-of-memory errors and weft's own errors are more specific
                 raise
             numbers = {name: value for name, value in {**self.attributes, **changing}.items() if isinstance(value, (int, float))}
             given = [*(list(t.shape) if isinstance(t, torch.Tensor) else t for t in operands), *(f"{name}={value}" for name, value in numbers.items())]
             raise TorchRefusedStep(op=self.name, said=str(error).splitlines()[0], operands=", ".join(map(str, given))) from error
 
     def _fitted(self, result: torch.Tensor, layout: Layout) -> torch.Tensor:
-        """Return a result as the steps that follow expect it; torch mostly gives it so."""
+        """Return a result with the layout that later steps expect; mostly it has it already."""
         if result.dtype is not layout.dtype or result.numel() != _count(layout.sizes):
             raise WrongResult(op=self.name, given=f"{tuple(result.shape)} of {result.dtype}", expected=f"{layout.sizes} of {layout.dtype}")
         if tuple(result.shape) != layout.sizes:
@@ -65,7 +65,7 @@ class TorchCall:
         laid = torch.empty_strided(layout.sizes, layout.strides, dtype=layout.dtype, device=result.device)
         target = laid
         for axis, (size, stride) in enumerate(zip(layout.sizes, layout.strides)):
-            if size > 1 and not stride:  # an expanded axis, along which all elements are equal: one of them is written
+            if size > 1 and not stride:  # an expanded axis: all elements are equal, and one of them is stored
                 target, result = target.narrow(axis, 0, 1), result.narrow(axis, 0, 1)
         target.copy_(result)
         return laid
@@ -81,7 +81,7 @@ def _count(sizes: Sequence[int]) -> int:
 def call_text(
     number: int, expr: Expr, tensors: Sequence[str], layouts: Sequence[Layout], env: Mapping[Sym, Number], names: Mapping[Sym, str], constants: dict[str, Any]
 ) -> str:
-    """Return the call of `expr` as text; what it names is put into `constants`.
+    """Return the call of `expr` as text; names that it uses are put into `constants`.
 
     tensors: the text of each tensor operand. names: the variables that change from call to call, with their text.
     """

@@ -27,14 +27,14 @@ from .engines import Engine
 from .steps import KernelUse
 
 FORMAT = 1
-"""Of entries and files: raise it when the meaning of sizes or params changes."""
+"""Format version of entries and files: increment it if the meaning of sizes or params changes."""
 
 EXACT_ELEMS, STEPS_OF_A_DOUBLING, LARGEST_DIVISOR = 64, 8, 16
-"""Sizes up to the first are classes of their own; from there on there are so many classes from a size to its double, and sizes of one class are divisible by
+"""Each size up to the first is a class of its own; above that there are so many classes between a size and its double, and sizes of one class are divisible by
 the same power of two, up to the last."""
 
 LIMIT_MIB = 64
-"""Of the folder of entries; each has about 1 kB."""
+"""Limit of the folder of entries; each has about 1 kB."""
 
 
 class NotTuned(UserError):
@@ -45,7 +45,7 @@ class NotTuned(UserError):
 
 @dataclass(frozen=True)
 class Place:
-    """What an entry is for. kernel: the structure's digest; sizes: their classes; chip: engine and chip; settings: those that change code; version: weft's."""
+    """The key of an entry. kernel: the structure's digest; sizes: their classes; chip: engine and chip; settings: those that change code; version: weft's."""
 
     kernel: str
     sizes: tuple[tuple[int, ...], ...]
@@ -61,9 +61,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Found:
-    """What tuning found in one place. scheduler, params: of the fastest, as text. chosen_us, best_us: of the choice without tuning, and of the fastest.
-
-    timed, candidates: how many were timed, of how many. title: what the kernel is, for people.
+    """The result of tuning for one key. scheduler, params: of the fastest candidate, as text. chosen_us, best_us: times of the default choice, and of the
+    fastest. timed, candidates: how many were timed, of how many. title: a readable description of the kernel.
     """
 
     scheduler: str
@@ -77,7 +76,7 @@ class Found:
 
     @property
     def gain(self) -> float:
-        """How many times faster the fastest is than the choice."""
+        """The speed of the fastest relative to the default choice."""
         return self.chosen_us / self.best_us if self.best_us else 1.0
 
 
@@ -94,7 +93,7 @@ def size_class(elems: int) -> tuple[int, ...]:
 
 
 def place_of(use: KernelUse, alignment_bits: Mapping[str, int], engine: Engine, options: Options) -> Place:
-    """Return where what is found for a kernel is kept."""
+    """Return the key for tuning results of a kernel."""
     fusion, sizes, widest = use.part.fusion, [], engine.arch.max_access_bits
     memo: dict[Sym, Any] = {}
     for tensor in (*fusion.inputs(), *fusion.outputs()):
@@ -122,7 +121,7 @@ def _folder(options: Options) -> DiskCache | None:
 
 
 def known(place: Place, options: Options) -> Found | None:
-    """Return what was found for a place, in this process or on disk."""
+    """Return the tuning result for a key, from this process or from disk."""
     found = _found.get(place)
     if found is None and (disk := _folder(options)) is not None:
         artefact = disk.get(place.key)
@@ -133,7 +132,7 @@ def known(place: Place, options: Options) -> Found | None:
 
 
 def keep(place: Place, found: Found, options: Options) -> None:
-    """Keep what was found, on disk too where the settings allow it."""
+    """Store a tuning result, also on disk if the settings allow it."""
     with _lock:
         _found[place] = found
     disk = _folder(options)
@@ -142,12 +141,12 @@ def keep(place: Place, found: Found, options: Options) -> None:
 
 
 def forget() -> None:
-    """Forget what this process knows (for tests); what is on disk stays."""
+    """Drop the results of this process (for tests); those on disk are kept."""
     _found.clear()
 
 
 def winner(use: KernelUse, alignment_bits: Mapping[str, int], engine: Engine, options: Options) -> "compiler.Proposal | None":
-    """Return the proposal that was fastest when kernels like this one were tuned; None where nothing was found, or no scheduler proposes that now."""
+    """Return the proposal that was fastest when such kernels were tuned; None if there is no result, or no scheduler proposes it now."""
     if options.rows != "auto":
         return None
     found = known(place_of(use, alignment_bits, engine, options), options)
@@ -162,7 +161,7 @@ def _metadata(place: Place, found: Found) -> dict[str, object]:
 
 
 def _read(metadata: Mapping[str, Any], place: Place | None = None) -> Found | None:
-    """Return the entry that metadata describes; None where it is of another format or for another place than asked for."""
+    """Return the entry that metadata describes; None if it has another format or another key."""
     try:
         is_right = metadata["format"] == FORMAT and (place is None or _place(metadata) == place)
         found = Found(**metadata["found"]) if is_right else None
@@ -183,7 +182,7 @@ def _place(metadata: Mapping[str, Any]) -> Place:
 
 # ---------------------------------------------------------------- files
 def entries(options: Options) -> Iterator[tuple[Place, Found]]:
-    """Yield what is kept on disk."""
+    """Yield the results on disk."""
     disk = _folder(options)
     for artefact in () if disk is None else disk.artefacts():
         found = _read(artefact.metadata)
@@ -192,14 +191,14 @@ def entries(options: Options) -> Iterator[tuple[Place, Found]]:
 
 
 def export_file(path: Path, options: Options) -> int:
-    """Write what is kept to a file; return how many entries it has. Other machines with the same chip and version can import it."""
+    """Write the results to a file; return the number of entries. Other machines with the same chip and version can import it."""
     kept = sorted((_metadata(place, found) for place, found in entries(options)), key=lambda entry: json.dumps(entry, sort_keys=True))
     path.write_text(json.dumps({"weft tuned": FORMAT, "entries": kept}, indent=1) + "\n", encoding="utf-8")
     return len(kept)
 
 
 def import_file(path: Path, options: Options) -> int:
-    """Keep the entries of a file; return how many it has. Errors: NotTuned for a file of another kind."""
+    """Store the entries of a file; return their number. Errors: NotTuned for a file of another kind."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

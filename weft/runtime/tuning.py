@@ -35,14 +35,14 @@ from .tuned import Found
 from .warm_path import write_run
 
 OF_A_WAY, AT_MOST = 4, 20
-"""Candidates that are timed, of each way and in all."""
+"""Most candidates that are timed, per way and in total."""
 FIRST_COUNT, LAST_COUNT = 5, 25
-"""Launches for a median: of every candidate, and of those that go on."""
+"""Launches for a median: in the first round, and in the second."""
 GO_ON = 3
-"""Candidates that are timed again, besides the choice."""
+"""Candidates in the second round, besides the default choice."""
 MOST_COMPILERS = 16
 LEAST_GAIN = 1.01
-"""A candidate replaces the choice when it is so many times faster: medians of one kernel differ by half of that from run to run."""
+"""A candidate replaces the default choice if it is this many times faster: medians of one kernel differ by half of that from run to run."""
 
 LOGGER = logging.getLogger("weft")
 Measure = Callable[[Callable[[], None], "int | None", int], float]
@@ -51,9 +51,8 @@ Measure = Callable[[Callable[[], None], "int | None", int], float]
 
 @dataclass
 class Session:
-    """How calls are tuned. limit_s: seconds, from the first call on that tunes. again: time what is known, too. tell: gets lines of progress.
-
-    measure, clock: what times launches, and what says how late it is. results: what was found, in order; done: where.
+    """How calls are tuned. limit_s: seconds, counted from the first call that tunes. again: also time kernels with known results. tell: gets lines of progress.
+    measure, clock: functions that time launches and return the time. results: the results, in order; done: their keys.
     """
 
     limit_s: float
@@ -79,7 +78,7 @@ _lock = forking.recursive_lock()
 
 @contextlib.contextmanager
 def session(chosen: Session) -> Iterator[Session]:
-    """Tune all calls within the block, in all threads, as `chosen` says; elsewhere each call that tunes has a session of its own."""
+    """Tune all calls within the block, in all threads, with `chosen`; outside of such a block each call that tunes has its own session."""
     _sessions.append(chosen)
     try:
         yield chosen
@@ -88,7 +87,8 @@ def session(chosen: Session) -> Iterator[Session]:
 
 
 class TunedCaller(CallerFacts, Protocol):
-    """What tuning needs of a caller beside what the writer of calls needs. _kinds: of its inputs; _pointers: the addresses that its functions take."""
+    """The part of a caller that tuning needs, besides what the writer of calls needs. _kinds: of its inputs; _pointers: the addresses that its functions
+    take."""
 
     _kinds: list[str]
 
@@ -99,7 +99,7 @@ class TunedCaller(CallerFacts, Protocol):
 
 @dataclass(frozen=True)
 class Asked:
-    """A call that was planned: what follows from its values, the kernels that it has so far, and its flat values."""
+    """A planned call: what follows from its values, its kernels so far, and its flat values."""
 
     sizes: Sizes
     engine: Engine
@@ -145,11 +145,11 @@ class _Tuner:
     def __init__(self, caller: TunedCaller, asked: Asked, number: int, chosen: Session) -> None:
         self.caller, self.asked, self.number, self.session = caller, asked, number, chosen
         self.use, self.runtime = asked.sizes.kernels[number], asked.kernels[number]
-        self.kernels = Kernels()  # those that lose are forgotten
+        self.kernels = Kernels()  # losing kernels are dropped with this table
         self.values = copies_of_written(caller, asked.values)
 
     def found(self) -> Found | None:
-        """Time the candidates in two rounds. None where the time is over before there is anything to compare."""
+        """Time the candidates in two rounds. None if the time limit is reached before there is anything to compare."""
         proposals = self.proposals()
         title = f"{self.runtime.program.name} {self.shape()}"
         if len(proposals) < 2:
@@ -182,12 +182,12 @@ class _Tuner:
         return found
 
     def shape(self) -> str:
-        """Say how large the tensors are that the kernel reads and writes."""
+        """Describe the sizes of the tensors that the kernel reads and writes."""
         sizes = [list(self.asked.sizes.bound.tensors[n].sizes) for n in self.asked.sizes.inputs_of(self.use) if n in self.asked.sizes.bound.tensors]
         return " ".join("x".join(map(str, one)) or "1" for one in sizes)
 
     def proposals(self) -> list[compiler.Proposal]:
-        """Return what is timed: the present choice, then the best of each way in turn."""
+        """Return the candidates: the present choice, then the best of each way in turn."""
         asked = self.asked
         found = compiler.candidates(self.use.part.fusion, self.use.env, alignments_bits(self.caller.shared, self.use, asked.sizes), asked.engine.arch)
         ways: dict[tuple[Any, str], list[compiler.Proposal]] = {}
@@ -200,7 +200,7 @@ class _Tuner:
         return [own, *turns[: AT_MOST - 1]]  # type: ignore[list-item]
 
     def built(self, proposals: Sequence[compiler.Proposal]) -> Iterator[_Timed]:
-        """Yield candidates with their kernels, until the time is over. The next ones are compiled meanwhile: NVRTC does not hold the interpreter's lock."""
+        """Yield candidates with their kernels, until the time limit. The next ones are compiled meanwhile, because NVRTC releases the interpreter's lock."""
         with ThreadPoolExecutor(max_workers=min(MOST_COMPILERS, os.cpu_count() or 1)) as pool:
             waiting = [pool.submit(contextvars.copy_context().run, self.build, proposal) for proposal in proposals]
             for future in waiting:
@@ -213,7 +213,7 @@ class _Tuner:
                 future.cancel()
 
     def build(self, proposal: compiler.Proposal) -> _Timed | None:
-        """Return a candidate with its kernel; None where it cannot be made or launched, or spills: such a kernel wins nothing."""
+        """Return a candidate with its kernel; None if it cannot be compiled or launched, or spills."""
         asked = self.asked
         request = request_for(
             proposal, self.use.part, index_type_for(self.use, asked.sizes), asked.engine, asked.options, fmad=not is_disabled("fma", asked.disable),
@@ -253,7 +253,7 @@ class _Tuner:
 
 
 class _Repeated:
-    """A launch that is repeated and timed where it stands in a call."""
+    """A launch that is repeated and timed in its place within a call."""
 
     def __init__(self, launch: Callable[..., Any], device: int | None, count: int, measure: Measure) -> None:
         self.launch, self.device, self.count, self.measure = launch, device, count, measure

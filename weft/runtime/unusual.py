@@ -56,7 +56,7 @@ def _is_fake(tensor: torch.Tensor) -> bool:
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor is a DTensor, without importing what defines it."""
+    """Tell whether a tensor is a DTensor, without importing its module."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 

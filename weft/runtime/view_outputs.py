@@ -33,7 +33,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class View:
-    """Where the elements of an output lie in input `source`, or with `of_result` in the computed output `source`.
+    """The layout of an output within input `source`, or with `of_result` within the computed output `source`.
 
     Units: elements; offset: from the first element of the source.
     """
@@ -46,7 +46,7 @@ class View:
 
 
 def chains(fusion: Fusion, computed: Sequence[TensorView], alias: Sequence[int | None]) -> dict[int, Chain]:
-    """Return the chains of those of the outputs `computed` that may be views of inputs. alias: which input each is written into, or None."""
+    """Return the chains of the outputs in `computed` that may be views of inputs. alias: which input each is written into, or None."""
     inputs = {v: n for n, v in enumerate(fusion.inputs()) if isinstance(v, TensorView) and not v.is_cpu_scalar}
     written = set(fusion.aliases.values())
     out: dict[int, Chain] = {}
@@ -58,7 +58,7 @@ def chains(fusion: Fusion, computed: Sequence[TensorView], alias: Sequence[int |
 
 
 def chains_of_results(fusion: Fusion, computed: list[TensorView], alias: list[int | None]) -> dict[int, Chain]:
-    """Return the chains of those of the outputs `computed` that may be views of results. Bases that are no outputs are appended to both lists."""
+    """Return the chains of the outputs in `computed` that may be views of results. Bases that are not outputs are appended to both lists."""
     places = {t: n for n, t in enumerate(computed)}
     out: dict[int, Chain] = {}
     for number, tensor in enumerate(list(computed)) if fusion.shares_results else ():
@@ -76,7 +76,7 @@ def chains_of_results(fusion: Fusion, computed: list[TensorView], alias: list[in
 
 
 def _behind_renames(tensor: TensorView) -> tuple[TensorView, tuple[Expr, ...]]:
-    """Return the tensor that a chain of renaming ops leads from to `tensor`, and the chain."""
+    """Return the tensor from which a chain of view ops leads to `tensor`, and the chain."""
     exprs: list[Expr] = []
     while (definition := tensor.definition()) is not None and _renames(definition):
         exprs.append(definition)
@@ -85,18 +85,16 @@ def _behind_renames(tensor: TensorView) -> tuple[TensorView, tuple[Expr, ...]]:
 
 
 def _is_packed(tensor: TensorView) -> bool:
-    """True where torch counts bytes, and a chain elements."""
+    """True if torch counts bytes, and the chain elements."""
     return tensor.dtype().bits < 8
 
 
 def views_of_results(
     found: Mapping[int, Chain], computed: Sequence[TensorView], own: int, env: Mapping[Sym, Number], layouts: Mapping[int, Layout]
 ) -> tuple[dict[int, View], set[int]]:
-    """Return which computed outputs are views of others at these sizes, and which bases nothing needs. own: how many of `computed` are the user's.
-    layouts: of the bases.
-
-    A base that is no output is written where the views then cost nothing: where they have as many elements as it has, and either there are several or
-    the kernel would have to arrange the only one anew. Of what is not returned no more than the views is written otherwise.
+    """Return which computed outputs are views of others at these sizes, and which bases are not needed. own: number of `computed` that are the user's. layouts:
+    of the bases. A base that is not an output is written if the views then cost nothing: if they have as many elements as the base, and there are several of
+    them, or the only one would need a rearranging kernel. Otherwise only the outputs themselves are written.
     """
     of_base: dict[int, dict[int, View]] = {n: {} for n in range(own, len(computed))}
     for number, chain in found.items():
@@ -119,7 +117,7 @@ def _is_worth_a_base(shown: Mapping[int, View], computed: Sequence[TensorView], 
 
 
 def _renames(expr: Expr) -> bool:
-    if type(expr) is LoadStoreOp:  # not what takes one element per block
+    if type(expr) is LoadStoreOp:  # not ops that take one element per block
         return expr.op_name != "segment_set"
     if isinstance(expr, LookupOp):
         return expr.op_name == "slice" and not expr.is_masked and all(isinstance(p, Along) for p in expr.positions)
@@ -127,7 +125,7 @@ def _renames(expr: Expr) -> bool:
 
 
 def view_of(chain: Chain, sizes: Sequence[int], strides: Sequence[int], env: Mapping[Sym, Number]) -> View | None:
-    """Return where the output at the end of a chain lies in an input of these sizes and strides; None when it has to be copied."""
+    """Return where the output at the end of a chain lies in an input of these sizes and strides; None if it must be copied."""
     axes, offset = list(zip(sizes, strides)), 0
     for expr in chain.exprs:
         moved = _step(expr, axes, env)
@@ -137,7 +135,7 @@ def view_of(chain: Chain, sizes: Sequence[int], strides: Sequence[int], env: Map
     output: TensorView = chain.exprs[-1].outputs[0]  # type: ignore[assignment]
     view = View(chain.source, tuple(n for n, _ in axes), tuple(s for _, s in axes), offset, chain.of_result)
     if output.domain().allocation is not None and not layout_of(output, env).is_like(view.sizes, view.strides):
-        return None  # the user asked for another order
+        return None  # the user requested another order
     return view
 
 
@@ -145,7 +143,7 @@ Axes = list[tuple[int, int]]
 
 
 def _step(expr: Expr, axes: Axes, env: Mapping[Sym, Number]) -> tuple[Axes, int] | None:
-    """Return sizes and strides behind one op, and by how many elements it moves the first one."""
+    """Return sizes and strides after one op, and the offset of the first element."""
     output: TensorView = expr.outputs[0]  # type: ignore[assignment]
     logical = no_reductions(output.get_logical_domain())
     if isinstance(expr, BroadcastOp):
@@ -153,14 +151,14 @@ def _step(expr: Expr, axes: Axes, env: Mapping[Sym, Number]) -> tuple[Axes, int]
         return [(1, 1) if new else next(rest) for new in expr.attributes["flags"]], 0
     if isinstance(expr, SqueezeOp):
         if any(dropped and not size for (size, _), dropped in zip(axes, expr.attributes["flags"])):
-            return None  # an element of nothing: a kernel, or an error, says what it is
+            return None  # an element of an empty tensor: left to a kernel, or an error
         return [axis for axis, dropped in zip(axes, expr.attributes["flags"]) if not dropped], 0
     wanted = [evaluate_int(a.logical_extent, env) for a in logical]
     if isinstance(expr, ExpandOp):
         return [(n, stride if size == n else 0) for n, (size, stride) in zip(wanted, axes)], 0
     if isinstance(expr, ReshapeOp):
         if any(n < 0 for n in wanted):
-            return None  # -1 in a scalar input: an error says so
+            return None  # -1 in a scalar input: an error is raised elsewhere
         try:
             view = torch.empty_strided([n for n, _ in axes], [s for _, s in axes], device="meta").view(wanted)
         except RuntimeError:

@@ -31,11 +31,11 @@ ALIGNED = VECTOR_BYTES - 1
 TENSOR, COMPLEX_TENSOR, CPU_SCALAR, SCALAR, SHAPE_SCALAR = "tensor", "complex tensor", "CPU scalar", "scalar", "shape scalar"
 """Kinds of inputs. The type of a scalar is part of the signature, the value only where sizes depend on it."""
 INTEGER_SCALAR = "integer scalar"
-"""Begins the kind of a scalar whose type holds the integers from LOW to HIGH; see `integer_scalar`."""
+"""Prefix of the kind of a scalar with integers from LOW to HIGH; see `integer_scalar`."""
 
 
 def integer_scalar(low: int, high: int) -> str:
-    """Return the kind of a scalar that has to lie in a range: machine words would wrap silently."""
+    """Return the kind of a scalar that must be in a range, because machine words would wrap silently."""
     return f"{INTEGER_SCALAR} {low} {high}"
 
 
@@ -53,7 +53,7 @@ def _in_range(name: str, kind: str) -> list[str]:
 
 
 _FILE = f"{__file__}.written"
-"""Below the package's folder, so that errors name the caller's line."""
+"""A file name inside the package's folder, so that errors name the caller's line."""
 
 
 def _function(name: str, text: str, constants: dict[str, Any]) -> Callable[..., Any]:
@@ -62,14 +62,14 @@ def _function(name: str, text: str, constants: dict[str, Any]) -> Callable[..., 
 
 
 def written(text: str, constants: dict[str, Any]) -> dict[str, Any]:
-    """Return what `text`, which one of weft's writers wrote, defines, with `constants` as its globals."""
+    """Return the names that `text`, written by weft, defines, with `constants` as its globals."""
     namespace = dict(constants)
     exec(code_of_written(text), namespace)  # noqa: S102  (text of this package)
     return namespace
 
 
 def code_of_written(text: str) -> CodeType:
-    """Return the code of a text that one of weft's writers wrote."""
+    """Return the code of a text written by weft."""
     return code_of(text, _FILE)
 
 
@@ -88,18 +88,18 @@ def never(*tensors: object) -> bool:
 
 
 def guard_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """Return a function that tells whether tensors have the types, sizes, strides, dtypes, devices and dispatch keys of `tensors`."""
+    """Return a function that checks whether tensors have the types, sizes, strides, dtypes, devices and dispatch keys of `tensors`."""
     guards = getattr(torch._C._dynamo.guards, "TensorGuards", None)
     if guards is None or not tensors:
         return never if tensors else lambda: True
     try:
         return guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-    except (TypeError, RuntimeError, ValueError):  # another form in another torch: the lookup does without
+    except (TypeError, RuntimeError, ValueError):  # a different interface in another torch: the lookup works without it
         return never
 
 
 def guard_with_mode(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """Return a guard that also tells whether gradients are recorded as now, which matters where a tensor requires one."""
+    """Return a guard that also checks whether gradients are recorded as now, which matters if a tensor requires one."""
     check = guard_of(tensors)
     if not any([t.requires_grad for t in tensors]):
         return check
@@ -112,12 +112,12 @@ def guard_with_mode(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
 def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return (execute, signature) for inputs of these kinds.
 
-    execute(inputs, *, device, _enable_options, _disable_options, check, seed, tune) is FusionExecutorCache.execute, in two forms: a call without keywords
-    goes by one that does not name them (the default of a keyword costs 10 ns). signature(values, device) returns (key, low bits of the addresses,
-    pointers). `constants`: last (a list of one entry), find (key -> entry or None), cold, checked, settings, profiling. An entry is (guard, run,
-    settings, device, then for each scalar its type, and for each shape scalar its value too, then fits, then the addresses of the tensors of the last call
-    with it, all aligned). fits(tensors..., their addresses, those of the last call) raises when a storage is too small: asked of tensors whose address has
-    changed, since resizing changes it.
+    execute(inputs, *, device, _enable_options, _disable_options, check, seed, tune) is FusionExecutorCache.execute, in two forms: a call without keywords uses
+    one without keyword parameters (the default of a keyword costs 10 ns). signature(values, device) returns (key, low bits of the addresses, pointers).
+    `constants`: last (a list of one entry), find (key -> entry or None), cold, checked, settings, profiling. An entry is (guard, run,
+    settings, device, then for each scalar its type, and for each shape scalar its value too, then fits, then the addresses of the tensors of the last call with
+    it, all aligned). fits(tensors..., their addresses, those of the last call) raises if a storage is too small; it checks tensors whose address has changed,
+    because resizing changes it.
     """
     values = _names("a", range(len(kinds)))
     tensors = [f"a{n}" for n, kind in enumerate(kinds) if kind in (TENSOR, COMPLEX_TENSOR)]
@@ -126,7 +126,7 @@ def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Call
     seen = [f"q{name[1:]}" for name in tensors]
     any_bit = f"({' | '.join(pointers)}) & {ALIGNED}" if pointers else "0"
     entry, same = ["guard", "run", "options", "where"], [f"guard({', '.join(guarded)})", "settings() is options", "device is where"]
-    same.append("tangents._current_level < 0")  # no guard sees forward-mode tangents
+    same.append("tangents._current_level < 0")  # guards do not check forward-mode tangents
     for n, kind in enumerate(kinds):
         if is_scalar(kind):
             entry.append(f"t{n}")
@@ -189,7 +189,7 @@ def signature(inputs, device):
 """
 
     def first_with_keywords(inputs: Any, **keywords: Any) -> Any:
-        """Write the form with keywords, which many definitions never need."""
+        """Make the form with keywords on first use, because many definitions never need it."""
         namespace["with_keywords"] = execute = written(with_keywords, constants)["execute"]
         return execute(inputs, **keywords)
 
@@ -212,9 +212,9 @@ def _key_parts(name: str, kind: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Warm:
-    """What was prepared for one signature, for a function that calls it without `execute`, and so asks itself what `execute` asks.
+    """The prepared call of one signature, for a function that calls it without `execute`, and so makes the checks of `execute` itself.
 
-    guard(tensors...), fits(tensors..., addresses, seen...): as in `write_execute`. run(values..., addresses...). settings(): has to return `options`.
+    guard(tensors...), fits(tensors..., addresses, seen...): as in `write_execute`. run(values..., addresses...). settings(): must return `options`.
     """
 
     guard: Callable[..., bool]
@@ -244,10 +244,8 @@ class LaunchText:
 
 @dataclass
 class RunParts:
-    """What the text of `run` consists of.
-
-    arguments: names of the values and pointers that it takes. allocations, before, after: statements. steps: in order. returned: expressions.
-    constants: what the text names, among it launch0, launch1, ... and, on a GPU, stream and device.
+    """The parts of the text of `run`. arguments: names of the values and pointers that it takes. allocations, before, after: statements. steps: in order.
+    returned: expressions. constants: names used by the text, including launch0, launch1, ... and, on a GPU, stream and device.
     """
 
     arguments: list[str]
@@ -260,8 +258,8 @@ class RunParts:
 
 
 def write_run(parts: RunParts) -> Callable[..., Any]:
-    """Return run(values..., pointers...), which allocates, launches and returns the outputs; `run.parts`: what it was written from, `run.lines`: its statements
-    but the last, for a function that takes them in place of a call (`inlined`), `run.text`: its text."""
+    """Return run(values..., pointers...), which allocates, launches and returns the outputs; `run.parts`: its parts, `run.lines`: its statements except the
+    last, for functions that inline them (`inlined`), `run.text`: its text."""
     lines, constants = [*parts.allocations], dict(parts.constants)
     stream = "stream(device)" if "stream" in constants else "0"
     if sum(not step.call for step in parts.steps) > 1 or any("queue" in line for line in parts.before):
@@ -283,9 +281,8 @@ def write_run(parts: RunParts) -> Callable[..., Any]:
 
 
 def inlined(run: Callable[..., Any], results: Sequence[str], indent: str, taken: Iterable[str]) -> tuple[str, dict[str, Any]] | None:
-    """Return (statements that do what [results] = run(...) does where its arguments are variables of those names, what they name), None where they cannot.
-
-    taken: names that mean something else there. A call and its list cost 0.25 us.
+    """Return (statements equal to [results] = run(...) with variables of the same names as arguments, the constants that they use); None if that is not
+    possible. taken: names with another meaning there. A call and its list cost 0.25 us.
     """
     parts: RunParts | None = getattr(run, "parts", None)
     names: dict[str, Any] = getattr(run, "names", {})
@@ -303,7 +300,7 @@ def _record(step: LaunchText, constants: dict[str, Any]) -> LaunchRecord | None:
 
 
 def _batches(parts: RunParts) -> list[list[LaunchText]]:
-    """Return the steps in order, those together that are launches with nothing between them."""
+    """Return the steps in order, with adjacent launches grouped."""
     out: list[list[LaunchText]] = []
     is_open = False
     for step in parts.steps:
@@ -327,7 +324,7 @@ def _batch_lines(number: int, steps: Sequence[LaunchText], stream: str, constant
 
 
 def _launch_lines(number: int, launch: LaunchText, stream: str, constants: dict[str, Any]) -> list[str]:
-    """The statements of one launch: a call, or what a LaunchRecord does, whose call alone costs 0.1 us, written out."""
+    """The statements of one launch: a call, or the inlined statements of a LaunchRecord, because the call alone costs 0.1 us."""
     record = _record(launch, constants)
     if record is None or record.has_maps:
         scalars = f", {_tuple([f'({slot}, {text})' for slot, text in launch.scalars])}" if launch.scalars else ""
@@ -338,9 +335,8 @@ def _launch_lines(number: int, launch: LaunchText, stream: str, constants: dict[
 
 
 def allocator(device: int | None) -> tuple[str, dict[str, Any]]:
-    """Return the text of an allocation, with {n} for the number of the output, and what it names besides size{n}, stride{n} and dtype{n}.
-
-    inductor's functions allocate on the current device, so they serve where there is one only.
+    """Return the text of an allocation, with {n} for the number of the output, and the names that it uses besides size{n}, stride{n} and dtype{n}. inductor's
+    functions allocate on the current device, so they are used only if there is one device.
     """
     guards = torch._C._dynamo.guards
     if device is None and hasattr(guards, "_empty_strided_cpu"):

@@ -18,18 +18,17 @@ _lock = forking.lock()
 _pool: dict[tuple[int | None, int], tuple[torch.Tensor, int]] = {}
 _NOTHING: tuple[torch.Tensor | None, int, int] = (None, 0, 0)
 _on_default_stream: dict[int | None, tuple[torch.Tensor | None, int, int]] = {}
-"""By device: memory, address and bytes of what the default stream has. CUDA captures no graph from that stream."""
+"""By device: memory, address and bytes for the default stream. CUDA does not capture graphs from that stream."""
 _is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
 PIECE_BYTES = 256
-"""Several buffers of a kernel lie in one piece at multiples of this."""
+"""Several buffers of a kernel share one piece, at multiples of this."""
 SCRATCH_BYTES = 1 << 20
-"""What lies before the zeroed memory, for buffers that need not be zero: taking memory for one costs a small launch a fiftieth of its time."""
+"""Bytes before the zeroed memory for buffers that need not be zero: a separate allocation would cost a fiftieth of a small launch."""
 
 
 def zeroed(device: int | None, stream: int, size_bytes: int) -> tuple[torch.Tensor, int]:
-    """Return memory, and the address in it from which on at least `size_bytes` are zero when the stream's earlier work is done, SCRATCH_BYTES behind its start.
-
-    While a CUDA graph is captured the memory is fresh, and the capture holds the command that clears it: replays may run beside other work.
+    """Return memory, and the address in it, SCRATCH_BYTES after its start, from which at least `size_bytes` are zero after the stream's earlier work. During a
+    CUDA graph capture the memory is new, and the capture includes the command that clears it, because replays may run concurrently with other work.
     """
     if device is not None and _is_capturing():
         return _new(device, size_bytes)
@@ -45,7 +44,7 @@ def zeroed(device: int | None, stream: int, size_bytes: int) -> tuple[torch.Tens
 
 
 def statements(size_bytes: int) -> list[str]:
-    """Return `memory, zeroed = zeroed(gpu, queue, size_bytes)` as a written call has it; `names` gives what they name."""
+    """Return `memory, zeroed = zeroed(gpu, queue, size_bytes)` as used in a generated call; `names` returns the names that it uses."""
     return [
         "memory, zeroed, room = nothing if queue else default_stream(gpu, nothing)",
         f"if room < {size_bytes}: memory, zeroed = zeroed_memory(gpu, queue, {size_bytes})",
@@ -53,7 +52,7 @@ def statements(size_bytes: int) -> list[str]:
 
 
 def names(device: int | None) -> dict[str, Any]:
-    """Return what `statements` name."""
+    """Return the names that `statements` use."""
     return {"zeroed_memory": zeroed, "default_stream": _on_default_stream.get, "nothing": _NOTHING, "gpu": device}
 
 
@@ -65,8 +64,8 @@ def _new(device: int | None, size_bytes: int) -> tuple[torch.Tensor, int]:
 
 
 def _lasting(device: int | None, stream: int, size_bytes: int) -> tuple[torch.Tensor, int]:
-    """Return memory that outlives the call, taken on a thread of its own: the calling thread may allocate from a pool of somebody else's, such as that of
-    torch's CUDA graph trees, which would give the same memory to others."""
+    """Return memory that outlives the call, allocated on a separate thread: the calling thread may use a special pool, such as that of torch's CUDA graph
+    trees, which would give the same memory to others."""
     if device is None:
         return _new(device, size_bytes)
 
@@ -79,7 +78,7 @@ def _lasting(device: int | None, stream: int, size_bytes: int) -> tuple[torch.Te
 
 
 def forget(device: int | None = None) -> None:
-    """Drop the pieces of a device: after a kernel that failed they may not be zero."""
+    """Drop the pieces of a device: after a failed kernel they may not be zero."""
     for key in [key for key in _pool if key[0] == device]:
         _pool.pop(key, None)
     _on_default_stream.pop(device, None)

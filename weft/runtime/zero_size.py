@@ -36,7 +36,7 @@ class NothingToFold(UserError):
 
 
 def extents(fusion: Fusion) -> list[Sym]:
-    """Return the distinct extents of all tensors that matter, in order."""
+    """Return the distinct extents of all needed tensors, in order."""
     found: dict[Sym, None] = {}
     for tensor in fusion.tensors():
         for axis in (*tensor.get_maybe_root_domain(), *(tensor.get_logical_domain() if sample_of(tensor) is not None else ())):
@@ -45,9 +45,8 @@ def extents(fusion: Fusion) -> list[Sym]:
 
 
 def without_empty_tensors(fusion: Fusion, outputs: list[TensorView], is_zero: IsZero) -> list[TensorView | None]:
-    """Change `fusion` in place so that no needed tensor is empty; return what became of each of `outputs` (None: empty, nothing computes it).
-
-    After: the fusion's outputs are those that are left, in order. An input may be unused. Errors: NothingToFold where an output needs a maximum of nothing.
+    """Change `fusion` in place so that no needed tensor is empty; return the replacement of each of `outputs` (None: empty, not computed). After: the fusion's
+    outputs are the remaining ones, in order. An input may be unused. Errors: NothingToFold if an output needs a maximum over no elements.
     """
     images: dict[TensorView, TensorView] = {}
     without_value: dict[TensorView, NothingToFold] = {}
@@ -86,7 +85,7 @@ def without_empty_tensors(fusion: Fusion, outputs: list[TensorView], is_zero: Is
 
 
 def _no_groups(fusion: Fusion, output: TensorView, sample: BlockSampleOp) -> TensorView:
-    """Return the tiles of groups of which none has a row: zeros."""
+    """Return the tiles of groups without any row: zeros."""
     rows, columns = (axis.sym for axis in output.get_logical_domain())
     groups = sample.read_whole[1].get_logical_domain()[0].sym
     shape = [fusion.new_scalar(extent, DataType.Int) for extent in (add(rows, mul(groups, 127)), mul(ceildiv(columns, 4), 4))]
@@ -98,7 +97,7 @@ def _is_empty(tensor: TensorView, is_zero: IsZero) -> bool:
 
 
 def _leave_out_empty(fusion: Fusion, expr: Expr, is_zero: IsZero) -> None:
-    """Let an op that reads an empty tensor beside others do without: a pad is its fill, a cat has one input less, a scatter of nothing is a copy."""
+    """Remove an empty operand of an op: a pad becomes its fill, a cat has one input less, an empty scatter is a copy."""
     out = expr.tensor_outputs[0]
     if _is_empty(out, is_zero):
         return
@@ -120,9 +119,8 @@ def _folds_nothing(expr: Expr, is_zero: IsZero) -> bool:
 
 
 def _squeeze_nothing(fusion: Fusion, squeeze: SqueezeOp, is_zero: IsZero) -> None:
-    """Put 0 in the place of what an empty tensor is squeezed to: its sum is 0 times that, its product that to the power of 0.
-
-    Errors: NothingToKeep where another op reads it, since there is no element.
+    """Replace the squeeze of an empty tensor by 0: a sum is 0 times that, a product that to the power of 0. Errors: NothingToKeep if another op reads it,
+    because there is no element.
     """
     source: TensorView = squeeze.inputs[0]  # type: ignore[assignment]
     result: TensorView = squeeze.outputs[0]  # type: ignore[assignment]
@@ -140,7 +138,7 @@ def _squeeze_nothing(fusion: Fusion, squeeze: SqueezeOp, is_zero: IsZero) -> Non
 
 
 def _repeats(expr: Expr) -> bool:
-    """True for a fold with as many equal terms or factors as an expanded axis has elements, or for one of other axes before it."""
+    """True for a reduction over an expanded axis, that is, of equal terms or factors, or for one of other axes before it."""
     if isinstance(expr, ReductionOp):
         uses = expr.outputs[0].uses()
         return expr.attributes["kind"] in ("sum", "prod") and bool(uses) and all(map(_repeats, uses))
@@ -148,23 +146,23 @@ def _repeats(expr: Expr) -> bool:
 
 
 def _results(expr: Expr) -> list[TensorView]:
-    """Return what others read of a reduction: its outputs, or the fields of its state."""
+    """Return the values that are read of a reduction: its outputs, or the fields of its state."""
     is_state = isinstance(expr, ReductionOp) and isinstance(MONOIDS[expr.attributes["kind"]], StateMonoid)
     return [out for use in expr.outputs[0].uses() for out in use.tensor_outputs] if is_state else list(expr.tensor_outputs)
 
 
 def _identity(fusion: Fusion, expr: Expr, number: int, old: TensorView) -> TensorView:
-    """Put a constant in the place of output `number` of a reduction."""
+    """Replace output `number` of a reduction by a constant."""
     if isinstance(expr, ReductionOp) and isinstance(MONOIDS[expr.attributes["kind"]], StateMonoid):
         return _constant(fusion, old, MONOIDS["sum"].identity_value(old.dtype()))
     if isinstance(expr, ReductionOp):
         return _constant(fusion, old, MONOIDS[expr.attributes["kind"]].identity_value(old.dtype()))
-    # Welford: the average of nothing is no number, its squares and count are 0
+    # Welford: the average over no elements is NaN, its squares and count are 0
     return _constant(fusion, old, float("nan") if number == 0 else MONOIDS["sum"].identity_value(old.dtype()))
 
 
 def _constant(fusion: Fusion, old: TensorView, number: Number) -> TensorView:
-    """Let what reads `old` read a tensor of one number instead; return that."""
+    """Replace `old` by a tensor filled with one number; return that."""
     domain = old.domain()
     copies = {axis: fusion.copy_axis(axis) for axis in no_reductions(domain.logical)}
     new = fusion.new_tensor(list(copies.values()), old.dtype())
