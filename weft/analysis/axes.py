@@ -21,7 +21,7 @@ from ..ir.values import (
 
 
 def pairwise(producer: TensorView, consumer: TensorView, expr: Expr) -> list[tuple[IterDomain, IterDomain]]:
-    """Return (producer logical axis, consumer root axis) pairs of `expr`; axes that one side lacks are left out."""
+    """Return (producer logical axis, consumer root axis) pairs of `expr`; axes that one side lacks are omitted."""
     sources = no_reductions(producer.get_logical_domain())
     targets = consumer.get_maybe_root_domain()
     if isinstance(expr, BroadcastOp):
@@ -31,7 +31,7 @@ def pairwise(producer: TensorView, consumer: TensorView, expr: Expr) -> list[tup
         kept = [axis for axis, dropped in zip(sources, expr.attributes["flags"]) if not dropped]
         return list(zip(kept, targets))
     if producer not in expr.read_by_loops:
-        return []  # read where it lies: its axes are no loops
+        return []  # read in memory: its axes have no loops
     if isinstance(expr, CatOp):
         return [pair for dim, pair in enumerate(zip(sources, targets)) if dim != expr.attributes["dim"]]
     if isinstance(expr, TorchOp) or isinstance(expr, ReshapeOp) and not consumer.has_root() or isinstance(expr, ScatterOp) and producer is not expr.inputs[0]:
@@ -47,7 +47,7 @@ def siblings(first: TensorView, second: TensorView) -> list[tuple[IterDomain, It
 def equal_lookups(exprs: Iterable[Expr]) -> list[list[TensorView]]:
     """Return the results of lookups of one source at the same positions: their axes are the same.
 
-    Positions that index tensors give are the same where both come from one tensor by the same copies and broadcasts, as when a row is read again.
+    Positions from index tensors are the same if both come from one tensor by the same copies and broadcasts, as for a row that is read again.
     """
     found: dict[tuple[Hashable, ...], list[TensorView]] = {}
     for expr in exprs:
@@ -59,11 +59,12 @@ def equal_lookups(exprs: Iterable[Expr]) -> list[list[TensorView]]:
 
 
 TIE = "tie"
-"""The attribute of expressions that one kernel computes in the same loops though nothing else ties their axes: equal numbers, equal axes."""
+"""The attribute of expressions that one kernel computes in the same loops although nothing else relates their axes: equal values mean equal axes."""
 
 
 def tied_results(exprs: Iterable[Expr]) -> list[list[TensorView]]:
-    """Return tensors whose root axes are the same, place by place, without an expression between them: equal lookups, and what a cut tied."""
+    """Return tensors whose root axes are the same, position by position, without an expression between them: equal lookups, and tensors tied by the
+    partition."""
     found: dict[Hashable, list[TensorView]] = {}
     exprs = list(exprs)
     for expr in exprs:
@@ -73,7 +74,7 @@ def tied_results(exprs: Iterable[Expr]) -> list[list[TensorView]]:
 
 
 def _copied_from(value: Val) -> Hashable:
-    """Return what stands for a tensor's values: the tensor that it is copied from, and the broadcasts and casts on the way."""
+    """Return an identification of a tensor's values: the tensor that it is copied from, and the broadcasts and casts between."""
     definition = value.definition()
     if isinstance(definition, LoadStoreOp) and not value.has_root():  # type: ignore[attr-defined]
         return _copied_from(definition.inputs[0])
@@ -101,7 +102,7 @@ class UnionFind:
         return root
 
     def union(self, a: IterDomain, b: IterDomain) -> IterDomain | None:
-        """Join the sets of `a` and `b`; return the representative that is none any more, or None when they were one."""
+        """Join the sets of `a` and `b`; return the former representative, or None if they were already joined."""
         a, b = self.find(a), self.find(b)
         if a is b:
             return None
@@ -140,7 +141,7 @@ class AxisMaps:
 
     @functools.cached_property
     def exact_sets(self) -> UnionFind:
-        """The classes of equal axes, made when first asked for: before the schedule changes, as all of this object."""
+        """The classes of equal axes, made on first use, which must be before the schedule changes."""
         sets = UnionFind()
         for a, b in self._joined:
             if a.is_broadcast() == b.is_broadcast():
@@ -150,7 +151,7 @@ class AxisMaps:
 
     @functools.cached_property
     def permissive_sets(self) -> UnionFind:
-        """The permissive classes, made when first asked for too."""
+        """The permissive classes, also made on first use."""
         sets = UnionFind()
         for a, b in self._joined:
             sets.union(a, b)
@@ -201,7 +202,7 @@ class AxisMaps:
         return self._loop_matches[key]
 
     def coverage(self, axis: IterDomain) -> frozenset[IterDomain]:
-        """Return the exact classes of the concrete source axes that a loop over `axis` runs over."""
+        """Return the exact classes of the concrete source axes that a loop over `axis` iterates."""
         found = self._coverage.get(axis)
         if found is None:
             transform = axis.definition()
@@ -213,9 +214,8 @@ class AxisMaps:
         return found
 
     def self_mapping(self) -> tuple[TensorView, IterDomain, IterDomain] | None:
-        """Return a tensor two of whose logical axes are the same axis (as in x + transpose(x)), and these; None when there is none.
-
-        Such a fusion cannot be scheduled by its axes: a loop over the one would index the other.
+        """Return a tensor with two logical axes that are the same axis (as in x + transpose(x)), and these axes; None if there is none. Such a fusion cannot be
+        scheduled by its axes, because a loop over one would also index the other.
         """
         for tensor in self.tensors:
             seen: dict[IterDomain, IterDomain] = {}
@@ -238,7 +238,7 @@ class AxisMaps:
 
     @functools.cached_property
     def _joined(self) -> list[tuple[IterDomain, IterDomain]]:
-        """The pairs of axes that expressions put in the same place."""
+        """The pairs of axes that expressions relate."""
         return list(self._pairs())
 
     def _pairs(self) -> Iterator[tuple[IterDomain, IterDomain]]:
@@ -247,7 +247,7 @@ class AxisMaps:
                 for producer in expr.tensor_inputs:
                     yield from pairwise(producer, consumer, expr)  # type: ignore[arg-type]
             first = expr.outputs[0]
-            for sibling in expr.outputs[1:] if not isinstance(expr, TorchOp) else ():  # torch's results have shapes of their own
+            for sibling in expr.outputs[1:] if not isinstance(expr, TorchOp) else ():  # results of torch ops have independent shapes
                 yield from siblings(first, sibling)  # type: ignore[arg-type]
         for leader, *others in tied_results(self._tensor_exprs):
             for other in others:
@@ -255,13 +255,13 @@ class AxisMaps:
 
     @functools.cached_property
     def _kinds(self) -> list[tuple[Hashable, Expr]]:
-        """Each transform, behind what makes it equal to others of equal inputs."""
+        """Yield each transform, with the key that makes it equal to others of equal inputs."""
         return [((type(transform), _parameters(transform)), transform) for transform in self.transforms]
 
     def _close(self, sets: UnionFind) -> None:
         """Join the outputs of equal transforms of joined inputs, to a fixpoint.
 
-        Sources come first, so one pass is enough, unless it joins axes that are inputs of transforms that it has been at.
+        Sources come first, so one pass is enough, unless it joins inputs of transforms that were already visited.
         """
         find, changed = sets.find, True
         while changed:
@@ -285,7 +285,7 @@ class AxisMaps:
 
 
 def _transform_key(transform: Expr, inputs: Sequence[Hashable]) -> Hashable:
-    """What makes two transforms equal, with `inputs` standing for its inputs."""
+    """The key that makes two transforms equal, with `inputs` in place of its inputs."""
     return (type(transform), tuple(inputs), _parameters(transform))
 
 
@@ -307,7 +307,7 @@ def _parameters(transform: Expr) -> tuple[Hashable, ...]:
 
 
 def axis_transforms(tensor: TensorView, ends: Iterable[IterDomain] | None = None) -> list[Expr]:
-    """Return the splits, merges and swizzles behind `ends` (the logical, loop and allocation domains of `tensor`), sources first."""
+    """Return the splits, merges and swizzles that produce `ends` (the logical, loop and allocation domains of `tensor`), sources first."""
     if ends is None:
         domain = tensor.domain()
         ends = (*domain.logical, *domain.loop, *domain.maybe_allocation)
@@ -332,7 +332,7 @@ def axis_transforms(tensor: TensorView, ends: Iterable[IterDomain] | None = None
 
 
 def transforms_between(tensor: TensorView, starts: Iterable[IterDomain], ends: Iterable[IterDomain]) -> list[Expr]:
-    """Return those transforms behind `ends` that need nothing but `starts`, sources first."""
+    """Return the transforms that produce `ends` from `starts` only, sources first."""
     known = set(starts)
     out: list[Expr] = []
     for transform in axis_transforms(tensor, ends):
@@ -343,9 +343,8 @@ def transforms_between(tensor: TensorView, starts: Iterable[IterDomain], ends: I
 
 
 def is_row_major(tensor: TensorView, lane: IterDomain) -> bool:
-    """True when neighbours along the loop axis `lane` are neighbours in the row-major order of the logical domain, wherever in it they are.
-
-    A lane is the innermost part of what it was split from, and that is one axis, or several that were merged in order.
+    """True if neighbours along the loop axis `lane` are neighbours in the row-major order of the logical domain, everywhere: the lane axis is the innermost
+    part of its split's source, and that is one axis, or several that were merged in order.
     """
     order = _in_order(lane)
     logical = [a for a in no_reductions(tensor.get_logical_domain()) if not a.is_broadcast()]
@@ -353,7 +352,7 @@ def is_row_major(tensor: TensorView, lane: IterDomain) -> bool:
 
 
 def _in_order(lane: IterDomain) -> list[IterDomain]:
-    """Return the source axes, without broadcast ones, that elements along `lane` run through, outermost first; [] when they leave some out."""
+    """Return the source axes, without broadcast ones, that elements along `lane` traverse, outermost first; [] if they skip some."""
     transform = lane.definition()
     if transform is None:
         return [] if lane.is_broadcast() else [lane]
@@ -366,7 +365,7 @@ def _in_order(lane: IterDomain) -> list[IterDomain]:
 
 
 def forward_absent(transforms: Iterable[Expr], absent: set[IterDomain]) -> dict[IterDomain, IterDomain]:
-    """Return which merge's output stands for an axis that was merged with an absent one. `absent` grows by what follows from it."""
+    """Return axis -> output of its merge with an absent axis, which corresponds to it. Axes that are absent as a consequence are added to `absent`."""
     forward: dict[IterDomain, IterDomain] = {}
     for transform in transforms:
         missing = [a in absent for a in transform.inputs]
@@ -382,11 +381,9 @@ def match_transforms(
     sources: Iterable[Expr], images: Mapping[IterDomain, IterDomain], targets: Sequence[Expr], target_starts: Iterable[IterDomain],
     apply: Callable[[Expr, list[IterDomain]], Expr | None] | None = None,
 ) -> dict[IterDomain, IterDomain]:  # fmt: skip
-    """Follow the transforms `sources` of one tensor among those of another; return the axes that correspond.
-
-    images: the axes at which both start. targets: the other tensor's transforms from `target_starts` on.
-    An axis that one side lacks leaves merges with it as if they were not there. `apply(transform, inputs)` makes a transform
-    that the other tensor does not have yet, or returns None when it cannot; then what follows does not correspond.
+    """Match the transforms `sources` of one tensor with those of another; return the corresponding axes. images: the axes at which both start. targets: the
+    other tensor's transforms from `target_starts` on. Merges with an axis that one side lacks are ignored. `apply(transform, inputs)` adds a transform that the
+    other tensor does not have yet, or returns None if it cannot; then later axes do not correspond.
     """
     absent = set(target_starts) - set(images.values())
     forward = forward_absent(targets, absent)
@@ -425,7 +422,7 @@ def match_transforms(
 
 
 class _TransformsOf:
-    """Transforms of tensors up to their loops, each list made once: a tensor is matched with all its neighbours."""
+    """Transforms of tensors up to their loops, each list made once, because a tensor is matched with all its neighbours."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[TensorView, bool], list[Expr]] = {}

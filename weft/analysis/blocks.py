@@ -18,9 +18,8 @@ WARP_LANES = 32
 
 @dataclass(frozen=True)
 class BlockNeeds:
-    """The blocks of a fusion. Units: elements.
-
-    largest, smallest: of all folds; 0 when there is none. obstacle: why loops whose innermost class is `inner` cannot hold blocks together, or "".
+    """The quantization blocks of a fusion. Units: elements. largest, smallest: of all reductions over blocks; 0 if there is none. obstacle: why loops whose
+    innermost class is `inner` cannot have a block in one thread or warp, or "".
     """
 
     largest: int = 0
@@ -33,7 +32,7 @@ class BlockNeeds:
         return max(1, self.largest // WARP_LANES)
 
     def lanes(self, vector_elems: int) -> int:
-        """Neighbouring lanes that a block takes with vectors of so many elements."""
+        """Number of neighbouring lanes per block, with vectors of so many elements."""
         return max(1, self.largest // vector_elems) if self.largest else 1
 
     def why_not(self, vector_elems: int) -> str:
@@ -45,7 +44,7 @@ class BlockNeeds:
 
 
 def block_needs(fusion: Fusion, axes: LoopAxes, inner: int | None) -> BlockNeeds:
-    """Return what the folds over blocks need where the innermost loop is of class `inner`."""
+    """Return the needs of the reductions over blocks if the innermost loop is of class `inner`."""
     folds = [e for e in fusion.tensor_exprs() if isinstance(e, BlockFoldOp)]
     if not folds:
         return BlockNeeds()
@@ -60,7 +59,7 @@ def block_needs(fusion: Fusion, axes: LoopAxes, inner: int | None) -> BlockNeeds
 
 
 def moved_bits(tensors: Iterable[TensorView]) -> int:
-    """Return the bits of the tensors per element of the loops, rounded up where one element per block moves."""
+    """Return the bits of the tensors per element of the loops, rounded up if one element per block is stored."""
     total = 0
     for tensor in tensors:
         sample = sample_of(tensor)

@@ -22,7 +22,7 @@ from .loop_axes import LoopAxes
 
 @dataclass(frozen=True, slots=True)
 class BroadcastBits:
-    """Element sizes, summed over the inputs and outputs that vary on both sides, one side, or no side of a break position."""
+    """Element sizes, summed over the inputs and outputs that depend on both sides, one side, or no side of a break position."""
 
     both_bits: int
     left_only_bits: int
@@ -34,7 +34,7 @@ class BroadcastBits:
         return self.both_bits * left_elems * right_elems + self.left_only_bits * left_elems + self.right_only_bits * right_elems + self.neither_bits
 
     def left_step_bits(self, right_elems: int) -> int:
-        """Bits moved between two uses of the same right-only element when blocks walk along the right side first: one left index's data."""
+        """Bits moved between two uses of the same right-only element if blocks run along the right side first: the data of one left index."""
         return (self.both_bits + self.right_only_bits) * right_elems
 
 

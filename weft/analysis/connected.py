@@ -11,7 +11,7 @@ from .axes import TIE
 
 
 def components(fusion: Fusion) -> list[list[TensorView]]:
-    """Return the fusion's tensors in groups that no expression connects, and no tie of loops, each in order of first appearance."""
+    """Return the connected components of the fusion's tensors (by expressions and tied loops), in order of first appearance."""
     parent: dict[TensorView, TensorView] = {t: t for t in fusion.tensors()}
 
     tied: dict[object, TensorView] = {}
@@ -35,6 +35,6 @@ def components(fusion: Fusion) -> list[list[TensorView]]:
 
 
 def is_connected(fusion: Fusion) -> bool:
-    """True when expressions connect all outputs (inputs that nothing reads do not count)."""
+    """True if expressions connect all outputs (unread inputs do not count)."""
     outputs = {v for v in fusion.outputs() if isinstance(v, TensorView)}
     return sum(1 for group in components(fusion) if outputs.intersection(group)) <= 1

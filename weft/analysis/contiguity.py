@@ -14,11 +14,11 @@ from .loop_axes import LoopAxes
 
 
 def inner_run(tensor: TensorView, order: Sequence[int], axes: LoopAxes) -> tuple[tuple[int, Piece], ...]:
-    """Return (position in `order`, piece) of the axes of `tensor` that a loop over the innermost positions walks without gaps, innermost first.
+    """Return (position in `order`, piece) of the axes of `tensor` that a loop over the innermost positions traverses without gaps, innermost first.
 
     For the result of a lookup: in its source.
 
-    Empty when the innermost loop does not step through neighbouring elements of `tensor`. Stops at the first axis that is strided, in another
+    Empty if the innermost loop does not step through neighbouring elements of `tensor`. Stops at the first axis that is strided, in another
     order, or missing from `tensor`.
     """
     lookup = lookup_of(tensor)
@@ -26,7 +26,7 @@ def inner_run(tensor: TensorView, order: Sequence[int], axes: LoopAxes) -> tuple
 
 
 def own_run(tensor: TensorView, order: Sequence[int], axes: LoopAxes) -> tuple[tuple[int, Piece], ...]:
-    """As `inner_run`, of a lookup's result in the result itself: where it is written."""
+    """As `inner_run`, for a lookup's result in its own memory, where it is written."""
     return _run(_own_pieces(tensor), order, axes)
 
 

@@ -30,14 +30,14 @@ class SizeEquality:
 
     @property
     def reason(self) -> str:
-        """Who makes the extents equal: `mul makes them equal, at model.py:41: y = x * scale`."""
+        """The op that makes the extents equal: `mul makes them equal, at model.py:41: y = x * scale`."""
         if self.expr is None:
             return "the definition makes them equal"
         verb = "lets the second be as large as the first at most" if self.is_limit else "makes them equal"
         return f"{self.expr.op_name.removesuffix('_store')} {verb}" + ("" if self.expr.line is None else f", at {place_text(self.expr.line)}")
 
     def holds(self, a: Number, b: Number) -> bool:
-        """Tell whether values of the two extents fit."""
+        """Tell whether the values of the two extents satisfy it."""
         return a == b or self.is_limit and b < a  # type: ignore[operator]
 
 
@@ -68,7 +68,7 @@ def canonicalize_extents(fusion: Fusion) -> list[SizeEquality]:
 
 
 def _limits(fusion: Fusion) -> list[SizeEquality]:
-    """Return what the axes of an index that gathers or scatters may be at most, beside the one that it is for: those of the tensor it is an index of."""
+    """Return the limits of the axes of an index tensor of a gather or scatter, except the indexed one: the axes of the indexed tensor."""
     found: list[SizeEquality] = []
     for expr in fusion.tensor_exprs():
         if isinstance(expr, LookupOp) and expr.op_name == "gather" and not expr.is_masked:
@@ -86,7 +86,7 @@ def _limits(fusion: Fusion) -> list[SizeEquality]:
 
 
 class _Meetings:
-    """Finds the operation at which an extent meets another one: it is looked for only where extents differ."""
+    """Finds the operation that requires two extents to be equal; searched only if extents differ."""
 
     def __init__(self, fusion: Fusion, maps: AxisMaps) -> None:
         self.fusion, self.maps = fusion, maps

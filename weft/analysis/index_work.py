@@ -19,9 +19,9 @@ from .loop_axes import LoopAxes
 class IndexWork:
     """Counts for one break position.
 
-    vector_accesses: once for each vector along the right side. element_accesses: for each of its elements. row_accesses: for each left index.
-    vector_divisions, element_divisions, row_divisions: of an index, as often as these; tensors that divide at the same place share one.
-    scalar_divisions: as the first two, where a vector is one element.
+    vector_accesses: once for each vector along the right side. element_accesses: for each of its elements. row_accesses: for each left index. vector_divisions,
+    element_divisions, row_divisions: index divisions, as often as these; tensors that divide at the same position share one. scalar_divisions: the first two if
+    a vector is one element.
     """
 
     vector_accesses: int
@@ -34,7 +34,7 @@ class IndexWork:
 
 
 def index_work(axes: LoopAxes, order: Sequence[int], tensors: Iterable[TensorView], in_vectors: Iterable[TensorView], position: int) -> IndexWork:
-    """Return the counts with the loops left of `position` merged, and those from there on. in_vectors: tensors that are read or written in vectors."""
+    """Return the counts with the loops before `position` merged, and those from there on. in_vectors: tensors that are read or written in vectors."""
     vectors = set(in_vectors)
     accesses, places = [0, 0, 0], [set[int](), set[int](), set[int]()]
     for tensor in tensors:
@@ -56,6 +56,6 @@ def index_work(axes: LoopAxes, order: Sequence[int], tensors: Iterable[TensorVie
 
 
 def _gaps(tensor: TensorView, varies: Sequence[bool], order: Sequence[int], axes: LoopAxes) -> set[int]:
-    """Return the places in `order` across which `tensor` does not go on as a merged loop does."""
+    """Return the positions in `order` across which `tensor` is not contiguous like the merged loop."""
     whole_from = len(order) - len(inner_run(tensor, order, axes)) if all(varies) else 0
     return {at for at in range(1, len(order)) if varies[at - 1] != varies[at] or varies[at] and at <= whole_from}

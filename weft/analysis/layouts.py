@@ -25,7 +25,7 @@ def _is_row_major(tensor: TensorView) -> bool:
 
 
 def keep_memory_formats(fusion: Fusion, outputs: Iterable[Val]) -> None:
-    """Give each of `outputs` the allocation order that it takes over from an input that is not row-major, in place; see `memory_formats`."""
+    """Give each of `outputs` the allocation order that it inherits from an input that is not row-major, in place; see `memory_formats`."""
     for output, order in memory_formats(fusion, outputs).items():
         domain = output.domain()
         domain.allocation = [a for a in domain.logical if a.is_reduction()] + order
@@ -33,10 +33,9 @@ def keep_memory_formats(fusion: Fusion, outputs: Iterable[Val]) -> None:
 
 
 def memory_formats(fusion: Fusion, outputs: Iterable[Val]) -> dict[TensorView, list[IterDomain]]:
-    """Return the order of axes, slowest first, that outputs take over from an input which is not row-major; others are not in it.
-
-    Outputs with a requested order, outputs written into inputs, packed outputs, and results of torch's ops are left alone; so are all outputs of a fusion
-    that folds blocks of neighbours, whose readers expect rows.
+    """Return output -> order of axes, slowest first, for outputs that inherit it from an input which is not row-major. Not for outputs with a requested order,
+    outputs written into inputs, packed outputs, and results of torch ops; nor for any output of a fusion with reductions over blocks of neighbours, whose
+    readers expect rows.
     """
     inputs = [v for v in fusion.inputs() if isinstance(v, TensorView)]
     if all(map(_is_row_major, inputs)) or any(isinstance(e, BlockFoldOp) for e in fusion.tensor_exprs()):
@@ -55,7 +54,7 @@ def memory_formats(fusion: Fusion, outputs: Iterable[Val]) -> dict[TensorView, l
 
 
 def _inputs_behind(output: TensorView) -> list[TensorView]:
-    """Return the input tensors whose values `output` is made of; where index tensors lie says nothing of what is found there."""
+    """Return the input tensors whose values `output` depends on; not index tensors, whose layout does not matter."""
     found: dict[TensorView, None] = {}
     seen: set[Val] = {output}
     stack: list[Val] = [output]
@@ -73,7 +72,7 @@ def _inputs_behind(output: TensorView) -> list[TensorView]:
 
 
 class FollowedAxes:
-    """Which axes are one, from inputs to outputs: equal axes, and those that a slice, pad or lookup leaves as they are."""
+    """Classes of corresponding axes from inputs to outputs: equal axes, and those that a slice, pad or lookup does not change."""
 
     def __init__(self, fusion: Fusion) -> None:
         self._maps, self._sets = AxisMaps(fusion), UnionFind()
@@ -84,7 +83,7 @@ class FollowedAxes:
                         self._sets.union(self._maps.exact(axis), self._maps.exact(position))
 
     def of(self, axis: IterDomain) -> IterDomain:
-        """Return what stands for all axes that are one with `axis`."""
+        """Return the representative of the class of `axis`."""
         return self._sets.find(self._maps.exact(axis))
 
 
@@ -123,7 +122,7 @@ def _mapped(maps: FollowedAxes, source: TensorView, output: TensorView) -> list[
         if not _is_real(axis):
             continue
         place = places.get(maps.of(axis))
-        if place is None or place in found:  # a tensor beside its own transpose: two of its axes are one
+        if place is None or place in found:  # a tensor together with its own transpose: two of its axes are the same
             break
         found.append(place)
     return found[::-1]

@@ -29,7 +29,7 @@ def is_resized(fusion: Fusion) -> bool:
 
 
 def looked_up_only(fusion: Fusion) -> set[TensorView]:
-    """Return the inputs that are read by lookups, or to find groups of rows, and by nothing else."""
+    """Return the inputs that are read only by lookups, or to find groups of rows."""
     exprs = fusion.tensor_exprs()
     sources = {t for e in exprs for t in e.read_whole}
     return sources - {t for e in exprs for t in e.read_by_loops} - {v for v in fusion.outputs() if isinstance(v, TensorView)}
@@ -49,7 +49,7 @@ def in_memory(tensor: TensorView) -> TensorView:
 
 
 def bad_source(fusion: Fusion) -> str:
-    """Return why a lookup cannot be in a kernel, "" when all can: the source must be an input. Also why one element per block cannot be taken."""
+    """Return why a lookup cannot be in a kernel, "" if all can: the source must be an input. Also why one element per block cannot be taken."""
     if reason := bad_sample(fusion):
         return reason
     for expr in fusion.tensor_exprs():
@@ -60,7 +60,7 @@ def bad_source(fusion: Fusion) -> str:
 
 
 def bad_sample(fusion: Fusion) -> str:
-    """Return why one element per block cannot be taken in a kernel, "" when it can: it is stored, and blocks are not reshaped beside it."""
+    """Return why one element per block cannot be taken in a kernel, "" if it can: it must be stored, and blocks must not be reshaped in the same kernel."""
     exprs = fusion.tensor_exprs()
     samples = [e for e in exprs if isinstance(e, BlockSampleOp)]
     if not samples:
@@ -78,7 +78,7 @@ def bad_sample(fusion: Fusion) -> str:
 
 
 def _is_reshaped(tensor: TensorView) -> bool:
-    """True where axes are split or merged: a permute has the same ones in another order."""
+    """True if axes are split or merged; a permute only reorders them."""
     return tensor.has_root() and any(axis.definition() is not None for axis in tensor.get_logical_domain())
 
 
@@ -110,7 +110,7 @@ def lookup_run(lookup: LookupOp) -> list[Piece]:
         if not contiguous or not isinstance(position, Along) or result[position.axis].is_broadcast():
             break
         mine = result[position.axis]
-        if varying_over(lookup, [mine]):  # its neighbours are read from other rows
+        if varying_over(lookup, [mine]):  # neighbours are read from other rows
             break
         is_whole = position.offset is ZERO and mine.sym is axis.sym
         out.append(Piece(mine, (mine.sym,) if is_whole else (mine.sym, axis.sym, position.offset), is_whole))
@@ -120,9 +120,8 @@ def lookup_run(lookup: LookupOp) -> list[Piece]:
 
 
 def memory_order(lookup: LookupOp) -> list[IterDomain]:
-    """Return the axes of the result in the order in which the source lies in memory, outermost first.
-
-    Axes that index tensors vary over stand where the first position that they give does.
+    """Return the axes of the result in the memory order of the source, outermost first. Axes of index tensors are at the place of the first position that they
+    determine.
     """
     result = no_reductions(lookup.outputs[0].get_logical_domain())  # type: ignore[attr-defined]
     along = {p.axis for p in lookup.positions if isinstance(p, Along)}
@@ -139,7 +138,7 @@ def memory_order(lookup: LookupOp) -> list[IterDomain]:
 
 
 def varying_over(lookup: LookupOp, axes: Iterable[IterDomain]) -> bool:
-    """True when an index tensor varies over one of the result's axes `axes`, so that neighbours there are anywhere."""
+    """True if an index tensor depends on one of the result's axes `axes`, so that neighbours along it may be anywhere."""
     result = no_reductions(lookup.outputs[0].get_logical_domain())  # type: ignore[attr-defined]
     wanted = {d for d, a in enumerate(result) if a in set(axes)}
     used = {p.operand for p in lookup.positions if isinstance(p, At)}

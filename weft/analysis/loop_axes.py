@@ -39,7 +39,7 @@ def loop_axes(fusion: Fusion) -> "LoopAxes":
 
 
 class LoopAxes:
-    """Classes of logical axes, numbered 0, 1, ... in the order in which the fusion's tensors show them.
+    """Classes of logical axes, numbered 0, 1, ... in the order of appearance in the fusion's tensors.
 
     conflict: None, or why one loop per class cannot compute the fusion (two axes of one tensor in a class; a broadcast axis used with two extents).
     """
@@ -87,15 +87,15 @@ class LoopAxes:
         return len(self._extents)
 
     def of(self, axis: IterDomain) -> int | None:
-        """Return the class of a logical axis; None when it has one iteration everywhere."""
+        """Return the class of a logical axis; None if it has one iteration everywhere."""
         return self._class_of.get(self.maps.permissive(axis))
 
     def concrete(self, tensor: TensorView) -> frozenset[int]:
-        """Return the classes in which `tensor` has an axis that is no broadcast (reduced axes of a reduction's output count)."""
+        """Return the classes in which `tensor` has a non-broadcast axis (reduced axes of a reduction's output count)."""
         return self._concrete[tensor]
 
     def stored(self, tensor: TensorView) -> frozenset[int]:
-        """Return the classes over which the elements of `tensor` differ: `concrete` without reduced axes."""
+        """Return the classes that the elements of `tensor` depend on: `concrete` without reduced axes."""
         found = self._stored.get(tensor)
         if found is None:
             numbers = (self.of(a) for a in loop_sources(tensor) if not a.is_broadcast() and not a.is_reduction())
@@ -103,7 +103,7 @@ class LoopAxes:
         return found
 
     def memory_order(self, tensor: TensorView) -> tuple[int, ...]:
-        """Return the classes that `tensor` varies over, in the order in which it lies in memory, outermost first."""
+        """Return the classes that `tensor` depends on, in memory order, outermost first."""
         lookup = lookup_of(tensor)
         axes = tensor.domain().maybe_allocation if lookup is None else memory_order(lookup)
         return tuple(n for a in axes if not a.is_broadcast() and not a.is_reduction() and (n := self.of(a)) is not None)
@@ -121,9 +121,8 @@ class LoopAxes:
 
 
 def loop_order(axes: LoopAxes, covered: Sequence[int], tensors: Iterable[TensorView]) -> tuple[int, ...]:
-    """Order the classes `covered` (given in logical order) as most of the data lies in memory.
-
-    The first of `tensors` with the most of these classes decides; classes that it lacks keep their place relative to the logical order.
+    """Order the classes `covered` (given in logical order) like the memory order of most of the data. The first of `tensors` with the most of these classes
+    decides; classes that it lacks keep their place relative to the logical order.
     """
     wanted = set(covered)
     best: tuple[int, ...] = ()
@@ -137,7 +136,7 @@ def loop_order(axes: LoopAxes, covered: Sequence[int], tensors: Iterable[TensorV
 
 
 def pointwise_reference(axes: LoopAxes) -> TensorView | Obstacle:
-    """Return the output whose axes cover those of every input that is read and of every output; among several, the one that varies over most of them.
+    """Return the output whose axes cover those of every input that is read and of every output; among several, the one that depends on most of them.
 
     The loops of a pointwise kernel are the axes of this tensor.
     """

@@ -16,14 +16,14 @@ from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, ExpandOp, Expr, IotaOp, LoadStoreOp, PointwiseOp, Scalar, SqueezeOp, TensorView, Val, no_reductions
 
 Needed = frozenset["Bound"]
-"""All of these hold where an element is needed; none: every element is."""
+"""Bounds that all hold for needed elements; none: every element is needed."""
 
 EVERYWHERE: Needed = frozenset()
 
 
 @dataclass(frozen=True)
 class Bound:
-    """sum(step * index of the axis) + offset <= 0, over positions of axes that torch sees. steps: (position, step) of the steps that are not 0, in order."""
+    """sum(step * index of the axis) + offset <= 0, over logical axes. steps: (position, step) of the nonzero steps, in order."""
 
     steps: tuple[tuple[int, int], ...]
     offset: Sym
@@ -45,7 +45,7 @@ class _Linear:
 
 
 def position_of(value: Val) -> int | None:
-    """Return the axis that torch sees along which an integer tensor counts its elements' positions, 0, 1, 2 and so on; None for others."""
+    """Return the logical axis along which an integer tensor has the values 0, 1, 2 and so on; None for others."""
     found = _Conditions().linear(value)
     (axis, step), *more = [*found.steps.items(), (0, 0)] if found is not None and found.steps else [(0, 0)]
     return axis if step == 1 and len(more) == 1 and found is not None and found.offset is ZERO else None
@@ -67,12 +67,12 @@ class _Conditions:
             return _Linear({}, value.sym) if value.dtype().is_integer else None
         assert isinstance(value, TensorView)
         if value not in self._linear:
-            self._linear[value] = None  # while it is looked for
+            self._linear[value] = None  # to stop recursion
             self._linear[value] = self._linear_of(value, value.definition())
         return self._linear[value]
 
     def _linear_of(self, tensor: TensorView, expr: Expr | None) -> _Linear | None:
-        if expr is None or tensor.dtype() not in (DataType.Int, DataType.Int32, DataType.Index):  # others wrap around early
+        if expr is None or tensor.dtype() not in (DataType.Int, DataType.Int32, DataType.Index):  # other types may overflow
             return None
         if isinstance(expr, IotaOp):
             _, start, step = (v.sym for v in expr.inputs)  # type: ignore[attr-defined]
@@ -160,7 +160,7 @@ class _Conditions:
 
 
 def _moved(expr: Expr, out: TensorView) -> dict[int, int] | None:
-    """Return where each axis of the input of an op that only moves axes is in `out`, or None for other ops."""
+    """Return the position in `out` of each input axis of an op that only moves axes, or None for other ops."""
     source = expr.inputs[0]
     assert isinstance(source, TensorView)
     if isinstance(expr, BroadcastOp):
@@ -171,7 +171,7 @@ def _moved(expr: Expr, out: TensorView) -> dict[int, int] | None:
         return {old: new for new, old in enumerate(kept)}
     if isinstance(expr, (ExpandOp, LoadStoreOp)) and not out.has_root() and _axes_count(source) == _axes_count(out):
         axes = no_reductions(source.get_logical_domain())
-        return {p: p for p, axis in enumerate(axes) if axis.sym is not ONE or not isinstance(expr, ExpandOp)}  # what is expanded has one position, 0
+        return {p: p for p, axis in enumerate(axes) if axis.sym is not ONE or not isinstance(expr, ExpandOp)}  # an expanded axis has only position 0
     return None
 
 
@@ -188,7 +188,7 @@ def taken_bounds(expr: Expr) -> Needed | None:
 
 
 def needed_elements(fusion: Fusion) -> dict[TensorView, Needed]:
-    """Return which elements of each tensor anything reads that reaches an output; tensors of which every element may be needed are left out."""
+    """Return for each tensor which elements are needed for an output; tensors of which every element may be needed are omitted."""
     conditions = _Conditions()
     exprs = fusion.tensor_exprs()
     if not any(isinstance(e, PointwiseOp) and e.op_name == "where" for e in exprs):
@@ -218,7 +218,7 @@ def _of_operand(expr: Expr, number: int, operand: TensorView, needed: dict[Tenso
 
 
 def _without_broadcasts(bounds: Iterable[Bound], operand: TensorView) -> Needed:
-    """Leave out what depends on an axis along which the operand has one element, that serves all."""
+    """Drop bounds that depend on an axis along which the operand is broadcast."""
     axes = no_reductions(operand.get_logical_domain())
     return frozenset(b for b in bounds if all(p < len(axes) and not axes[p].is_broadcast() for p, _ in b.steps))
 

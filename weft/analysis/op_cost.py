@@ -19,14 +19,13 @@ RANDOM_INSTRUCTIONS = 40
 
 
 DOUBLE_SLOTS, CONVERSION_SLOTS = 2, 8
-"""Results of float per result of double, and per conversion from or to it. Source: CUDA C++ programming guide, throughput of arithmetic, 9.0."""
+"""Throughput of float ops relative to double ops, and to conversions from or to double. Source: CUDA C++ programming guide, throughput of arithmetic, 9.0."""
 
 
 @dataclass(frozen=True)
 class OpCost:
-    """instructions: issue slots per element, about. mufu: special-function instructions per element (they have a pipe of their own).
-
-    has_exp: there are exponentials and the like; has_exact_exp: such with the full accuracy of float, which take four times the instructions.
+    """instructions: issue slots per element, about. mufu: special-function instructions per element (they have a separate pipe). has_exp: there are
+    exponentials or similar ops; has_exact_exp: with the full accuracy of float, which takes four times the instructions.
     """
 
     instructions: int
@@ -37,7 +36,7 @@ class OpCost:
 
 
 def _slots(expr: PointwiseOp) -> int:
-    """Return for how many operations on float one of these has the pipe."""
+    """Return the issue slots of an expression, relative to a float op."""
     types = {t.dtype() for t in (*expr.tensor_inputs, *expr.tensor_outputs)}
     if not any(dtype.bits == 64 and dtype.is_float for dtype in types):
         return 1
@@ -45,7 +44,7 @@ def _slots(expr: PointwiseOp) -> int:
 
 
 def cost_of(exprs: Iterable[Expr], wide: Container[TensorView]) -> OpCost:
-    """Sum the cost per element of `exprs`. wide: the tensors that are seen in more than 16 bits, see `precision.wide_tensors`."""
+    """Sum the cost per element of `exprs`. wide: the tensors that are used with more than 16 bits, see `precision.wide_tensors`."""
     instructions = mufu = 0
     has_exp = has_rng = has_exact_exp = False
     for expr in exprs:

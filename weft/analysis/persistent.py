@@ -29,7 +29,7 @@ from .reduction_shape import ReductionShape
 
 
 MOST_TIMES = 8
-"""Projection is given up where ops would run more often than this on average: of 100 normalizations in a row the last would repeat all others."""
+"""Projection is given up if ops would run more often than this on average: of 100 normalizations in a row the last would recompute all others."""
 
 _Kept = tuple[TensorView, int, int]
 """A tensor, and the first and the last pass that it is kept for."""
@@ -37,7 +37,7 @@ _Kept = tuple[TensorView, int, int]
 
 @dataclass(frozen=True)
 class KeptTensor:
-    """`tensor` stays on chip from `first_pass` until `last_pass`; it varies over the reduced loops `classes`."""
+    """`tensor` stays on chip from `first_pass` until `last_pass`; it depends on the reduced loops `classes`."""
 
     tensor: TensorView
     first_pass: int
@@ -53,9 +53,9 @@ class KeptTensor:
 class PersistentBuffers:
     """What is kept between the passes over the reduced loops.
 
-    passes: number of passes. first_pass: the pass that first needs each tensor. buffers: what is kept as the fusion stands. projected: inputs that
-    are kept instead, all else being computed again; None when that is impossible (`projection_obstacle` says why). recomputed: cost of computing
-    again what projection does not keep.
+    passes: number of passes. first_pass: the pass that first needs each tensor. buffers: the tensors kept without projection. projected: inputs that are kept
+    instead, with everything else recomputed; None if that is impossible (`projection_obstacle` says why). recomputed: cost of recomputing what projection does
+    not keep.
     """
 
     passes: int
@@ -84,7 +84,7 @@ def live_bits(kept: Iterable[KeptTensor], passes: int, extents: Sequence[int]) -
 def persistent_buffers(fusion: Fusion, axes: LoopAxes, shape: ReductionShape) -> PersistentBuffers | Obstacle:
     """Find what must be kept between the passes over the reduced loops of `shape`.
 
-    Errors: an Obstacle when an axis that a reduction's result is broadcast to is not one of the reduced axes.
+    Errors: an Obstacle if an axis that a reduction's result is broadcast to is not one of the reduced axes.
     """
     reduced = shape.reduced
     members = set(map(id, shape.reductions))
@@ -123,7 +123,7 @@ def persistent_buffers(fusion: Fusion, axes: LoopAxes, shape: ReductionShape) ->
 
 
 def _passes_of_results(exprs: Iterable[Expr], members: set[int]) -> Mapping[TensorView, int]:
-    """Pass from which on each tensor can be computed: how many reductions in a row it depends on."""
+    """The first pass in which each tensor can be computed: the length of the chain of reductions that it depends on."""
     out: dict[TensorView, int] = {}
     for expr in exprs:
         start = max((out.get(t, 0) for t in expr.tensor_inputs), default=0) + (id(expr) in members)
@@ -173,7 +173,7 @@ def _before_widening(tensor: TensorView) -> TensorView:
 
 
 def _lacking(found: Sequence[_Kept], inputs: Sequence[_Kept], axes: LoopAxes, reduced: frozenset[int]) -> TensorView | None:
-    """Return a kept tensor with a reduced axis along which none of `inputs` varies: merged with others, an element of it is with several threads."""
+    """Return a kept tensor with a reduced axis that none of `inputs` depends on: after merging, its elements would be in several threads."""
     covered = frozenset().union(*(axes.stored(tensor) for tensor, _, _ in inputs))
     return next((tensor for tensor, _, _ in found if axes.stored(tensor) & reduced - covered), None)
 
@@ -181,7 +181,7 @@ def _lacking(found: Sequence[_Kept], inputs: Sequence[_Kept], axes: LoopAxes, re
 def _project(
     found: Sequence[_Kept], axes: LoopAxes, reduced: frozenset[int], members: set[int], kept: Callable[[Iterable[_Kept]], tuple[KeptTensor, ...]]
 ) -> tuple[tuple[KeptTensor, ...] | None, str, OpCost]:  # fmt: skip
-    """Replace every kept tensor by the inputs that it is computed from; reductions' results are at hand and stop the search."""
+    """Replace every kept tensor by the inputs that it is computed from; the search stops at reduction results, which are available anyway."""
     inputs: list[_Kept] = []
     recomputed: dict[int, Expr] = {}
     times = 0

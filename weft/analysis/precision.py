@@ -24,7 +24,7 @@ def is_steep(expr: Expr) -> bool:
 
 
 def wide_tensors(fusion: Fusion) -> set[TensorView]:
-    """Return the tensors that reach an output of more than 16 bits, something that is no float, or a steep op: these may turn on the last bit."""
+    """Return the tensors that influence an output of more than 16 bits, a non-float value, or a discontinuous or steep op: their last bits may matter."""
     wide: set[TensorView] = {v for v in fusion.outputs() if isinstance(v, TensorView) and not is_narrow_float(v)}
     shares = shares_of_sums(fusion)
     for expr in reversed(fusion.exprs()):
@@ -39,8 +39,8 @@ def wide_tensors(fusion: Fusion) -> set[TensorView]:
 def shares_of_sums(fusion: Fusion) -> set[TensorView]:
     """Return the exponentials exp(x - max) that only sums read.
 
-    The approximate exponential of t <= 0 is off by |t| * 2^-24 of itself, rounded in its argument, so by at most 2^-24 of the largest term, which is 1: less
-    than what the sum rounds.
+    The approximate exponential of t <= 0 has a relative error of |t| * 2^-24, from rounding its argument, so an error of at most 2^-24 of the largest term,
+    which is 1: less than the rounding of the sum.
     """
     readers: dict[TensorView, list[Expr]] = {}
     exprs = fusion.tensor_exprs()
@@ -57,7 +57,7 @@ def shares_of_sums(fusion: Fusion) -> set[TensorView]:
 
 
 def _is_below_a_maximum(expr: Expr | None) -> bool:
-    """True for a difference of which a maximum is subtracted."""
+    """True for a difference whose subtrahend is a maximum."""
     if not isinstance(expr, PointwiseOp) or expr.op_name != "sub":
         return False
     tensor = expr.inputs[1]

@@ -10,9 +10,8 @@ from ..ir.values import Expr, RandomOp
 
 
 def drawing_ops(fusion: Fusion) -> list[Expr]:
-    """Return the random ops that draw from torch's generator, in the order in which they were defined; those that no output needs do not count.
-
-    Op k uses the generator's offset / 4 plus k, and one execution moves the offset on by 4 for each.
+    """Return the random ops that draw from torch's generator, in definition order, without those that no output needs. Op k uses the generator's offset / 4
+    plus k, and one execution advances the offset by 4 for each.
     """
     drawing = [e for e in fusion.tensor_exprs() if isinstance(e, RandomOp) and len(e.inputs) == 2]
     return sorted(drawing, key=lambda e: e.attributes["index"])

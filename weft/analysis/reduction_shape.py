@@ -29,10 +29,10 @@ class Run:
 
 @dataclass(frozen=True)
 class ReductionShape:
-    """Reductions that fold the same loops.
+    """Reductions that reduce the same loops.
 
     reductions: the expressions, in order. reference: the output of the first, whose logical domain has every loop.
-    order: the loops as most data lies in memory, outermost first. runs: `order` cut where reduced and other loops meet.
+    order: the loops in the memory order of most data, outermost first. runs: `order` divided into runs of reduced and of other loops.
     """
 
     reductions: tuple[Expr, ...]
@@ -43,7 +43,7 @@ class ReductionShape:
 
     @property
     def is_inner(self) -> bool:
-        """True when the loop that walks through memory is reduced."""
+        """True if the innermost loop in memory is reduced."""
         return bool(self.runs) and self.runs[-1].is_reduction
 
     @property
@@ -58,15 +58,14 @@ def reduction_exprs(fusion: Fusion) -> list[Expr]:
 
 
 def reduced_classes(expr: Expr, axes: LoopAxes) -> frozenset[int]:
-    """Return the loops that a reduction folds; loops of one iteration have no class and are left out."""
+    """Return the loops that a reduction reduces; loops of one iteration have no class and are omitted."""
     numbers = (axes.of(a) for a in expr.outputs[0].get_maybe_root_domain() if a.is_reduction())  # type: ignore[attr-defined]
     return frozenset(n for n in numbers if n is not None)
 
 
 def reduction_shapes(fusion: Fusion, axes: LoopAxes) -> tuple[ReductionShape, ...] | Obstacle:
-    """Group the reductions by the loops that they fold; the groups are in order of their first reduction.
-
-    Errors: an Obstacle when loops conflict, or when a reduction lacks a loop of another one.
+    """Group the reductions by the loops that they reduce; the groups are in order of their first reduction. Errors: an Obstacle if loops conflict, or if a
+    reduction lacks a loop of another one.
     """
     if axes.conflict:
         return Obstacle(axes.conflict)
@@ -95,10 +94,9 @@ def reduction_shapes(fusion: Fusion, axes: LoopAxes) -> tuple[ReductionShape, ..
 
 
 def without_rows(fusion: Fusion, axes: LoopAxes, shape: ReductionShape) -> TensorView | None:
-    """Return a tensor that lost broadcast axes which run with loops that are kept elsewhere, and cannot share the others' loops; None when there is none.
-
-    One along what is reduced: its operand's loops begin with those axes, so that the two have none in common. One that lost several axes of the run that is
-    cut into vectors: the loops around it do not say where it stands in them.
+    """Return a tensor that lacks squeezed broadcast axes which other tensors iterate in kept loops, so that it cannot share these loops; None if there is none.
+    Two cases: a tensor along the reduced loops, whose operand's loops begin with those axes, so they have no common loop; and a tensor that lacks several axes
+    of the run that is split into vectors, because the loops around it do not determine its index.
     """
     kept = frozenset(shape.order) - shape.reduced
     in_vectors = frozenset(() if shape.is_inner else shape.runs[-1].classes)

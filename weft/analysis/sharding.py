@@ -18,16 +18,15 @@ from .axes import UnionFind, pairwise
 
 @dataclass(frozen=True)
 class ShardableAxis:
-    """One axis: its dimension in each input tensor, None where it has none (the value is the same for all shards), and in each output that is returned."""
+    """One axis: its dimension in each input tensor, None if it has none (the value is the same for all shards), and in each returned output."""
 
     inputs: tuple[int | None, ...]
     outputs: tuple[int, ...]
 
 
 def shardable_axes(fusion: Fusion) -> list[ShardableAxis]:
-    """Return the axes along which `fusion`, as it was defined, can be computed shard by shard; all outputs have each of them.
-
-    Not: axes that are reduced, scanned, reshaped, cut, joined or looked up in; axes whose position or size is a value; anything of ops that torch runs.
+    """Return the axes along which `fusion`, as defined, can be computed shard by shard; all outputs have each of them. Excluded: axes that are reduced,
+    scanned, reshaped, sliced, concatenated or looked up in; axes whose position or size is used as a value; axes of ops that torch runs.
     """
     exprs = fusion.exprs()
     if any(isinstance(e, (BlockFoldOp, BlockSampleOp, RandomOp)) for e in exprs):
@@ -49,7 +48,7 @@ def shardable_axes(fusion: Fusion) -> list[ShardableAxis]:
 
 
 def _axes(tensor: TensorView) -> list[IterDomain]:
-    """Return the axes with elements of their own."""
+    """Return the non-broadcast axes."""
     return [axis for axis in no_reductions(tensor.get_logical_domain()) if not axis.is_broadcast()]
 
 
@@ -63,7 +62,7 @@ def _dim(value: object, candidate: IterDomain, same: UnionFind) -> int | None:
 
 
 def _pairs(expr: Expr) -> Iterator[tuple[IterDomain, IterDomain]]:
-    """Yield the axes that are one and the same; a lookup at its own position is where it was."""
+    """Yield the pairs of axes that are the same; a lookup at its own position keeps the axis."""
     for consumer in expr.tensor_outputs:
         for producer in expr.tensor_inputs:
             yield from pairwise(producer, consumer, expr)
@@ -76,7 +75,7 @@ def _pairs(expr: Expr) -> Iterator[tuple[IterDomain, IterDomain]]:
 
 
 def _tied(expr: Expr, same: UnionFind) -> Iterator[IterDomain]:
-    """Yield the axes that an expression does not treat place by place."""
+    """Yield the axes along which an expression does not work element by element."""
     kept = {same.find(axis) for out in expr.tensor_outputs for axis in _axes(out)}
     for source in expr.tensor_inputs:
         yield from (axis for axis in _axes(source) if same.find(axis) not in kept)
@@ -89,7 +88,7 @@ def _tied(expr: Expr, same: UnionFind) -> Iterator[IterDomain]:
 
 
 def _whose_size_is_a_value(fusion: Fusion, exprs: list[Expr], same: UnionFind) -> set[IterDomain]:
-    """Return the axes whose size is computed with, as in a mean, or that a position depends on."""
+    """Return the axes whose size is used as a value, as in a mean, or that a position depends on."""
     used = {v for expr in exprs if not isinstance(expr, FullOp) for s in expr.inputs if isinstance(s, Scalar) for v in variables(s.sym)}
     used |= {v for expr in exprs for sym in position_syms(expr) for v in variables(sym)}
     used |= {v for value in fusion.outputs() if isinstance(value, Scalar) for v in variables(value.sym)}

@@ -17,23 +17,22 @@ from .lookups import Piece, in_memory, lookup_of
 from .loop_axes import LoopAxes
 
 MAX_VECTOR_BITS = 128
-"""Widest access of one thread that every chip has (CUDA C++ Programming Guide, device memory accesses); `Arch.max_access_bits` is a chip's own."""
+"""Widest access of one thread that every chip has (CUDA C++ Programming Guide, device memory accesses); `Arch.max_access_bits` is that of a chip."""
 
 SHIFTED_WORD_BITS = 32
 """Words in which vectors that begin anywhere are read (device/shifted.cuh)."""
 
 
 def largest_power_of_two_divisor(value: int) -> int:
-    """Return the largest power of two that divides `value`; 0 is divided by all, so a large one."""
+    """Return the largest power of two that divides `value`; for 0, which is divisible by all, a large one."""
     return value & -value if value else 1 << 62
 
 
 class VectorLimits:
     """Vector accesses of `tensors` (inputs and outputs) along the loop order `order`, for every break position.
 
-    vectorizable: tensors whose neighbouring elements the innermost loop visits. The others are read element by element, or once for a
-    whole vector when they lack the axis, and limit nothing.
-    phased: tensors that the loops walk from end to end without a gap, so that all have the same alignment at the same place.
+    vectorizable: tensors whose neighbouring elements the innermost loop visits. The others are read element by element, or once for a whole vector if they lack
+    the axis, and are no limit. phased: tensors that the loops traverse completely without a gap, so that all have the same alignment at the same position.
     """
 
     def __init__(self, axes: LoopAxes, order: Sequence[int], tensors: Iterable[TensorView]) -> None:
@@ -52,9 +51,8 @@ class VectorLimits:
         return list(self._runs)
 
     def in_vectors(self, position: int, is_phased: bool) -> list[TensorView]:
-        """Return the tensors that move in vectors. With a phase, these are whole rows; of outputs those whose vectors are aligned.
-
-        position: how many loops stand left of a row.
+        """Return the tensors that are accessed in vectors. With a phase, these are whole rows, and outputs with aligned vectors. position: number of loops
+        outside of a row.
         """
         if not is_phased:
             return self.vectorizable
@@ -70,7 +68,7 @@ class VectorLimits:
         return VectorLimits(self.axes, self.order, [tensor])
 
     def limit_elems(self, position: int, env: Mapping[Sym, int], alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS) -> int:
-        """Return the widest legal vector, a power of two of elements, when the loops from `position` on are merged; 1 when nothing is to the right.
+        """Return the widest legal vector, a power of two of elements, if the loops from `position` on are merged; 1 if there are none.
 
         The vector fits `max_vector_bits` for the widest vectorizable type, divides each tensor's contiguous run (stopping at `position`), and keeps
         every access aligned. `alignment_bits`: per input name, the alignment of its first element; tensors that are not named are fully aligned.
@@ -87,7 +85,7 @@ class VectorLimits:
                 max(1, _aligned_bits(alignment_bits, memory, max_vector_bits) // bits),
                 largest_power_of_two_divisor(_run_elems(run, position, env)),
             )
-            if tensor in self._stored:  # it lies in memory twice: where it is looked up, and where it is written
+            if tensor in self._stored:  # it has two places in memory: where it is looked up, and where it is written
                 limit = min(limit, largest_power_of_two_divisor(_run_elems(self._stored[tensor], position, env)))
             for index in self._strided[tensor]:
                 if _value(memory.domain().maybe_allocation[index].sym, env) > 1:
@@ -95,30 +93,29 @@ class VectorLimits:
         return 1 << (limit.bit_length() - 1)
 
     def access_bits(self, alignment_bits: Mapping[int, int], max_access_bits: int) -> int:
-        """Return the widest access for which the first elements of all tensors of the widest type are aligned: the chip's, or what every chip has."""
+        """Return the widest access for which the first elements of all tensors of the widest type are aligned: the chip's widest, or 128 bits."""
         widest = max((t.dtype().bits for t in self._runs), default=0)
         starts = [alignment_bits.get(in_memory(t).name, max_access_bits) for t in self._runs if t.dtype().bits == widest]
         return max_access_bits if all(bits % max_access_bits == 0 for bits in starts) else MAX_VECTOR_BITS
 
     def shifted(self, position: int) -> list[TensorView]:
-        """Return the tensors other than the phased ones that lie without a gap along all loops from `position` on, so that no vector leaves them."""
+        """Return the tensors other than the phased ones that are contiguous along all loops from `position` on, so that every vector is inside."""
         return [t for t, run in self._runs.items() if t not in self.phased and lookup_of(t) is None and len(run) >= len(self.order) - position]
 
     def anywhere(self, position: int) -> list[TensorView]:
-        """Return the tensors in memory that lie without a gap along all loops from `position` on: vectors along these may begin at any of their elements."""
+        """Return the tensors that are contiguous in memory along all loops from `position` on: vectors along these may begin at any of their elements."""
         return [t for t, run in self._runs.items() if lookup_of(t) is None and len(run) >= len(self.order) - position]
 
     def can_begin_anywhere(self, position: int, alignment_bits: Mapping[int, int]) -> bool:
-        """True when all vectors from `position` on may begin anywhere, and are read faster so: floats of 16 bits, two in a word."""
+        """True if all vectors from `position` on may begin anywhere, and this is faster: floats of 16 bits, two in a word."""
         found = self.anywhere(position)
         is_fast = all(t.dtype().is_reduced_float and t.dtype().bits == 16 for t in found)
         return bool(found) and len(found) == len(self._runs) and is_fast and all(alignment_bits.get(t.name, 128) % SHIFTED_WORD_BITS == 0 for t in found)
 
     def tailed_limit_elems(self, position: int, env: Mapping[Sym, int], alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS) -> int:
-        """Return the widest vector with which all rows, the loops from `position` on, begin, whatever is left behind the last whole one of a row.
-
-        1 where a tensor has a gap inside of its rows, or packs several elements into a byte. What is looked up and written as it is lies in memory twice:
-        rows of the source and of the result begin with a vector.
+        """Return the widest vector at which all rows (the loops from `position` on) begin, whatever remains after the last whole one of a row. 1 if a tensor
+        has a gap inside its rows, or packs several elements into a byte. A lookup that is written unchanged has two places in memory: rows of the source and of
+        the result must begin at a vector.
         """
         if any(t.dtype().is_packed for t in self._runs):
             return 1
@@ -139,10 +136,9 @@ class VectorLimits:
         return limit
 
     def phased_limit_elems(self, position: int, alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS) -> int:
-        """Return the widest vector of which rows, the loops from `position` on, can be made when vectors need not begin with them; 1 when there is none.
-
-        Tensors that every row reads from their start (weights) are then read in words of 32 bits, and must begin with one; one that has a stride of its
-        own per row has other phases than the rest, so that there is no such vector.
+        """Return the widest vector for rows (the loops from `position` on) if vectors need not begin at a row's start; 1 if there is none. Tensors that every
+        row reads from their start (weights) are then read in words of 32 bits, and must begin at one. A tensor with a different row stride has other phases
+        than the rest, so there is no such vector.
         """
         if not self.phased or any(self._strided.values()) or any(t.dtype().is_packed for t in self._runs):
             return 1
@@ -176,7 +172,7 @@ def _steps(memory: TensorView, inside: int, env: Mapping[Sym, int]) -> Iterator[
 
 
 def _aligned_bits(alignment_bits: Mapping[int, int], tensor: TensorView, max_vector_bits: int) -> int:
-    """Bits of a vector that the alignment of the first element allows: vectors wider than one access are made of several."""
+    """Bits of a vector that the alignment of the first element allows; vectors wider than one access consist of several."""
     aligned = largest_power_of_two_divisor(alignment_bits.get(tensor.name, max_vector_bits))
     return max_vector_bits if aligned >= MAX_VECTOR_BITS else aligned
 

@@ -17,10 +17,10 @@ CHUNK_BITS = 128
 
 
 def settle_bulk_copies(fusion: Fusion) -> None:
-    """Rewrite the loops of tensors that TMA copies, in place; those that lowering takes as they are stay so.
+    """Rewrite the loops of tensors that TMA copies, in place; loops that lowering supports directly are not changed.
 
     Before: axes of a load by TMA may be bound to threads; axes bound to `tma` may come from one axis that was split several times, or through a swizzle.
-    After: such axes are loops of the thread that issues copies, of the outer parts of a split first; a swizzle is the attribute `swizzle_bytes` of the copy.
+    After: such axes are loops of the thread that issues copies, outer parts of a split first; a swizzle is the attribute `swizzle_bytes` of the copy.
     """
     for expr in fusion.tensor_exprs():
         if isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.tma:
@@ -60,7 +60,7 @@ def _split_from(axis: IterDomain) -> IterDomain:
 
 # ---------------------------------------------------------------- swizzles
 def _settle_swizzle(copy: LoadStoreOp, near: TensorView) -> None:
-    """Let a swizzle of the chunks of a tile's rows, written as transforms of the tensor in shared memory, be the copy's."""
+    """Turn a swizzle of the chunks of a tile's rows, given as transforms of the tensor in shared memory, into an attribute of the copy."""
     domain = near.domain()
     found = [s for axis in (*domain.loop, *(domain.allocation or ())) if isinstance(s := axis.definition(), Swizzle)]
     if not found:
@@ -85,7 +85,7 @@ def _settle_swizzle(copy: LoadStoreOp, near: TensorView) -> None:
 
 
 def _undo(loop: list[IterDomain], swizzle: Swizzle) -> None:
-    """Put the axes that a swizzle had in the places of those that it made, with their bindings."""
+    """Replace the output axes of a swizzle by its inputs, with their bindings."""
     for before, after in zip(swizzle.inputs, swizzle.outputs):
         if after in loop:
             before.parallel = after.parallel  # type: ignore[attr-defined]
@@ -94,7 +94,7 @@ def _undo(loop: list[IterDomain], swizzle: Swizzle) -> None:
 
 
 def _join(loop: list[IterDomain], split: Split) -> None:
-    """Put the axis that was split in the place of its parts, where these stand side by side and are bound alike."""
+    """Replace the parts of a split by its source, if they are neighbours with the same binding."""
     outer, inner, source = split.outer(), split.inner(), split.source()
     if outer in loop and inner in loop and loop.index(inner) == loop.index(outer) + 1 and outer.parallel is inner.parallel:
         source.parallel = inner.parallel

@@ -40,7 +40,7 @@ def live_uses(tensor: TensorView) -> list[Expr]:
 
 
 def _live_readers(fusion: Fusion) -> dict[TensorView, list[Expr]]:
-    """Return `live_uses` of every tensor that has some."""
+    """Return `live_uses` of every tensor with such uses."""
     readers: dict[TensorView, list[Expr]] = {}
     for expr in fusion.tensor_exprs():
         for tensor in dict.fromkeys(expr.tensor_inputs):
@@ -49,7 +49,7 @@ def _live_readers(fusion: Fusion) -> dict[TensorView, list[Expr]]:
 
 
 def require_not_inlined(tensor: TensorView, verb: str) -> None:
-    """Raise when `tensor` shares loops with its producers or consumers."""
+    """Raise an error if `tensor` shares loops with its producers or consumers."""
     if tensor.compute_at:
         raise CacheOfInlined(verb=verb, tensor=tensor, reason=f"it is inlined into its consumers at position {tensor.compute_at}")
     definition = tensor.definition()
@@ -64,7 +64,7 @@ def cache_after(
 ) -> TensorView:  # fmt: skip
     """Return a new tensor, a copy of `tv`, that the uses of `tv` (or `cached_uses` only) now read. For an input: its register cache.
 
-    Lookups go on reading `tv`, which must be in global memory.
+    Lookups still read `tv`, which must be in global memory.
     """
     verb = "cache_after"
     require_not_inlined(tv, verb)
@@ -84,7 +84,7 @@ def cache_after(
 
 
 def cache_before(tv: TensorView, op_type: LoadStoreOpType = LoadStoreOpType.set) -> TensorView:
-    """Return a new local tensor that is computed as `tv` was; `tv` becomes a copy of it and keeps its place in memory.
+    """Return a new local tensor that is computed as `tv` was; `tv` becomes a copy of it and keeps its memory type.
 
     The new tensor has the transforms and bindings of `tv`, and its reduction axes, which `tv` loses.
     """
@@ -102,7 +102,7 @@ def cache_before(tv: TensorView, op_type: LoadStoreOpType = LoadStoreOpType.set)
 
 
 def cache_fork(tv: TensorView) -> TensorView:
-    """Return a copy of `tv` that is the output in its place; `tv`, which is also read in the fusion, becomes local."""
+    """Return a copy of `tv` that replaces it as output; `tv`, which is also read in the fusion, becomes local."""
     if not tv.is_fusion_output:
         raise NothingToCache(verb="cache_fork", tensor=tv, reason="it is not an output", remedy="use cache_after")
     if not tv.uses():
@@ -124,7 +124,7 @@ def cache_fork(tv: TensorView) -> TensorView:
 
 
 def cache_inputs(fusion: Fusion) -> list[tuple[TensorView, TensorView]]:
-    """Give every input tensor that is read a register cache; return (input, cache) pairs. Scalars of the CPU, and what lookups read, are left alone."""
+    """Give every input tensor that is read a register cache; return (input, cache) pairs. CPU scalars, and sources of lookups, get none."""
     out = []
     read = _live_readers(fusion)
     for value in dict.fromkeys(fusion.inputs()):
@@ -136,9 +136,9 @@ def cache_inputs(fusion: Fusion) -> list[tuple[TensorView, TensorView]]:
 
 
 def cache_and_fork_outputs(fusion: Fusion) -> list[tuple[TensorView, TensorView]]:
-    """Let every output be a plain copy of a local tensor; return (local tensor, output) pairs.
+    """Make every output a plain copy of a local tensor; return (local tensor, output) pairs.
 
-    An output that is also read is forked: its copy is the output. An input that is an output is left alone. One element per block is stored as it is taken.
+    An output that is also read is forked: its copy is the output. An input that is an output is not changed. One element per block is stored directly.
     """
     out = []
     read = _live_readers(fusion)
@@ -177,7 +177,7 @@ def _same_shape(fusion: Fusion, tensor: TensorView) -> tuple[TensorView, dict[It
 
 
 def _copy_allocation(fusion: Fusion, source: TensorView, target: TensorView, images: dict[IterDomain, IterDomain]) -> None:
-    """Lay `target` out in the order of `source`, contiguously."""
+    """Give `target` the memory order of `source`, contiguously."""
     allocation = source.domain().allocation
     if allocation is None:
         return
@@ -197,7 +197,7 @@ def _computed_alike(fusion: Fusion, tensor: TensorView) -> TensorView:
     root = None if domain.root is None else [images[a] for a in domain.root]
     copy = fusion.new_tensor([images[a] for a in domain.logical], tensor.dtype(), root=root)
     for old in images:
-        images[old].iter_type, images[old].is_rfactor = old.iter_type, old.is_rfactor  # rfactor gives leaves other kinds than their sources
+        images[old].iter_type, images[old].is_rfactor = old.iter_type, old.is_rfactor  # after rfactor, leaves have other types than their sources
     copy.domain().loop = [images[a] for a in domain.loop]
     copy.domain().contiguity = _contiguous(copy.get_logical_domain())
     return copy

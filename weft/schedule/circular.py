@@ -15,9 +15,9 @@ from ..ir.values import LoadStoreOp, TensorView
 MOST_STAGES = 64
 """More than any tile of 1 KiB could use: shared memory holds 227 KiB."""
 MOST_ASYNC_WARPS = 4
-"""Warps of the 128 threads that a specialized kernel is padded by."""
+"""Warps in the 128 threads that are added to a specialized kernel."""
 FEWEST_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 24, 256, 8
-"""What setmaxnreg takes. Source: PTX ISA, setmaxnreg."""
+"""Valid values of setmaxnreg. Source: PTX ISA, setmaxnreg."""
 
 
 SWIZZLES_BYTES = (0, 32, 64, 128)
@@ -55,7 +55,7 @@ class BadRegisters(UserError):
 
 @dataclass(frozen=True)
 class Pipelined:
-    """The threads that compute also load, some iterations ahead."""
+    """The compute threads also load, some iterations ahead."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class WarpSpecialized:
     """Warps added along thread axis `axis` load; the others compute.
 
     registers: per thread of the async warps and of the compute warps, None to leave them equal.
-    group_position: loop axes of the tensor left of it that its readers have bound to `axis` are compute groups with stages of their own.
+    group_position: loop axes of the tensor before it that its readers have bound to `axis` are compute groups with separate stages.
     """
 
     axis: ParallelType
@@ -73,9 +73,8 @@ class WarpSpecialized:
 
 @dataclass(frozen=True)
 class CircularBuffer:
-    """A ring of `stages` tiles; loads run `prefetch` iterations ahead. async_warp: who loads, where warps are specialized.
-
-    An async warp runs ahead as far as there are free stages, stages - 1 iterations, whatever `prefetch` says.
+    """A circular buffer of `stages` tiles; loads run `prefetch` iterations ahead. async_warp: the loading warp, with warp specialization; it runs ahead as long
+    as there are free stages, that is stages - 1 iterations, whatever `prefetch` is.
     """
 
     stages: int
@@ -87,7 +86,7 @@ class CircularBuffer:
 def circular_buffer(
     tv: TensorView, stages: int, prefetch: int | None = None, kind: Pipelined | WarpSpecialized | None = None, async_warp: int = 0
 ) -> TensorView:  # fmt: skip
-    """Let the loads of `tv`, a copy into shared memory inlined into a loop, run `prefetch` iterations ahead (stages - 1 unless given).
+    """Make the loads of `tv`, a copy into shared memory inlined into a loop, run `prefetch` iterations ahead (default: stages - 1).
 
     Errors: NotACopy, BadStages, BadSpecialization, BadRegisters.
     """
@@ -108,15 +107,14 @@ def warp_specialize(
     tv: TensorView, number_of_stages: int, prefetch_distance: int, parallel_type: ParallelType, num_registers: tuple[int, int] | None = None,
     async_warp: int = 0, group_position: int | None = None,
 ) -> TensorView:  # fmt: skip
-    """Let warp `async_warp` of those added along `parallel_type` load `tv`: `circular_buffer` with WarpSpecialized."""
+    """Load `tv` with warp `async_warp` of those added along `parallel_type`: `circular_buffer` with WarpSpecialized."""
     registers = None if num_registers is None else (int(num_registers[0]), int(num_registers[1]))
     return circular_buffer(tv, number_of_stages, prefetch_distance, WarpSpecialized(parallel_type, registers, group_position), async_warp)
 
 
 def swizzle_tile(tv: TensorView, swizzle_bytes: int) -> TensorView:
-    """Spread the rows of a tile of `tv`, in shared memory, over the banks, as TMA does: 32, 64 or 128 bytes, what a row of the tile has. 0: not.
-
-    Call it after the caches are made. Errors: BadSwizzleBytes.
+    """Spread the rows of a tile of `tv`, in shared memory, over the banks, as TMA does: 32, 64 or 128 bytes, the size of a row of the tile; 0: no swizzle. Call
+    it after the caches are made. Errors: BadSwizzleBytes.
     """
     copies = [e for e in (tv.definition(), *tv.uses()) if isinstance(e, LoadStoreOp) and e.kind is LoadStoreOpType.tma]
     if swizzle_bytes not in SWIZZLES_BYTES or not copies or tv.memory_type is not MemoryType.shared:
@@ -127,10 +125,9 @@ def swizzle_tile(tv: TensorView, swizzle_bytes: int) -> TensorView:
 
 
 def load_whole_units(tv: TensorView, phased_elems: int = 0) -> TensorView:
-    """Let the bulk copies of `tv` bring rows whose bytes no unit of 16 bytes divides: the units that hold a row, and the row's readers begin where it does.
-
-    For schedulers: the innermost axis lies contiguously in memory, the tensor begins with a unit, and parts of a row are multiples of a unit.
-    phased_elems: of the vectors of a phased row that are shared by parts: those of a part end as far behind it as the first begins in it, less than a unit.
+    """Make the bulk copies of `tv` load rows whose size is not a multiple of 16 bytes, as the 16-byte units that contain a row; readers start at the row's
+    offset in them. For schedulers: the innermost axis is contiguous in memory, the tensor begins at a unit, and parts of a row are multiples of a unit.
+    phased_elems: elements of the vectors of a phased row that is divided into parts: the vectors of a part are shifted, and end less than a unit after it.
     """
     tv.definition().attributes.update(whole_units=True, phased_elems=phased_elems)  # type: ignore[union-attr]
     return tv
@@ -175,7 +172,7 @@ def _check_specialized(tv: TensorView, kind: WarpSpecialized, async_warp: int) -
 
 
 def check_registers(registers: tuple[int, int]) -> None:
-    """Check what the async and the compute warps get. Errors: BadRegisters."""
+    """Check the registers of async and compute warps. Errors: BadRegisters."""
     for count in registers:
         if not FEWEST_REGISTERS <= count <= MOST_REGISTERS:
             raise BadRegisters(registers=registers, reason=f"{count} is outside of {FEWEST_REGISTERS} to {MOST_REGISTERS}")
@@ -186,7 +183,7 @@ def check_registers(registers: tuple[int, int]) -> None:
 
 
 def split_registers(per_thread: int, compute_threads: int, async_threads: int, async_wanted: int = 32) -> tuple[int, int]:
-    """Return what async and compute threads get when all start with `per_thread`, so that none are left over or missing.
+    """Return the registers of async and compute threads if all start with `per_thread`, so that the total stays the same.
 
     Example: split_registers(168, 256, 128) == (40, 232)
     """

@@ -32,7 +32,7 @@ class BadInlinePosition(UserError):
 
 
 def loop_position(tensor: TensorView, pos: int) -> int:
-    """Return `pos` counted from the left: -1 is behind the last loop axis. Errors: BadInlinePosition."""
+    """Return `pos` as a nonnegative position: -1 is after the last loop axis. Errors: BadInlinePosition."""
     rank = len(tensor.get_loop_domain())
     if not -rank - 1 <= pos <= rank:
         raise BadInlinePosition(position=pos, tensor=tensor, rank=rank)
@@ -40,16 +40,15 @@ def loop_position(tensor: TensorView, pos: int) -> int:
 
 
 def consumer_axis(maps: AxisMaps, producer: TensorView, k: int, consumer: TensorView) -> IterDomain | None:
-    """Return the loop axis of `consumer` that is one loop with loop axis `k` of `producer` if that is inlined past it, or None."""
+    """Return the loop axis of `consumer` that becomes one loop with loop axis `k` of `producer` if that is inlined past it, or None."""
     return maps.loop_match(producer, consumer).get(producer.get_loop_domain()[k])
 
 
 def inline_most(
     selected_tensors: Iterable[TensorView] = (), except_tensors: Iterable[TensorView] = (), *, fusion: Fusion | None = None
 ) -> None:  # fmt: skip
-    """Inline the selected tensors (all when none is named) as deep as is legal; a position already set is only made deeper.
-
-    `fusion` is needed when no tensor is named.
+    """Inline the selected tensors (all if none is named) as deep as is legal; a position that is already set is only made deeper. `fusion` is needed if no
+    tensor is named.
     """
     selected, spared = list(selected_tensors), set(except_tensors)
     if fusion is None:
@@ -61,7 +60,7 @@ def inline_most(
 
 
 def inline_at(reference: TensorView, pos: int = -1, best_effort: bool = False, selected_tensors: Iterable[TensorView] = ()) -> None:
-    """Inline the selected tensors (all when none is named) where their loops correspond to the first `pos` of `reference`.
+    """Inline the selected tensors (all if none is named) at the loops that correspond to the first `pos` of `reference`.
 
     Without best_effort a tensor that cannot be inlined there is an error.
     """
@@ -89,7 +88,7 @@ def mapped_positions(maps: AxisMaps, reference: TensorView, pos: int) -> dict[Te
 
 
 def legal_positions(fusion: Fusion) -> dict[TensorView, tuple[int, str]]:
-    """Return the deepest legal position of every tensor, when all are inlined as deep as can be, and what stops each there ("" when nothing does)."""
+    """Return the deepest legal position of every tensor if all are inlined as deep as possible, and the reason why each cannot be deeper ("" if none)."""
     planner = _Planner(fusion, axis_maps(fusion), {t: len(t.get_loop_domain()) for t in fusion.tensors()}, True)
     planner.run()
     return {t: (p, planner.reasons.get(t, "")) for t, p in planner.positions.items()}
@@ -114,7 +113,7 @@ def _inline(fusion: Fusion, wanted: Mapping[TensorView, int], best_effort: bool,
 
 
 def _one_by_one(fusion: Fusion, maps: AxisMaps, wanted: Mapping[TensorView, int]) -> "_Planner":
-    """Return a plan that deepens one tensor after the other, for when deepening all at once would make a position already set illegal."""
+    """Return a plan that deepens one tensor after the other, because deepening all at once would make a position that is already set illegal."""
     chosen: dict[TensorView, int] = {}
     planner = _Planner(fusion, maps, chosen, True)
     planner.run()
@@ -132,9 +131,9 @@ def _one_by_one(fusion: Fusion, maps: AxisMaps, wanted: Mapping[TensorView, int]
 class _Planner:
     """Chooses positions, consumers before producers, each as deep as wanted and legal.
 
-    Each tensor has a list of the loops around it: its own, and those that it is drawn into by a consumer that has more axes.
-    Sharing a loop merges the loops of all consumers at that depth. A tensor of the merged loop that is not inlined there is complete only after the
-    loop, so that no descendant of it may be in the loop, and no other loop may stand between it and the loop.
+    Each tensor has a list of the loops around it: its own, and loops of consumers with more axes that it is computed in. Sharing a loop merges the loops of all
+    consumers at that depth. A tensor of the merged loop that is not inlined there is complete only after the loop, so none of its descendants may be in the
+    loop, and no other loop may be between it and the loop.
     """
 
     def __init__(self, fusion: Fusion, maps: AxisMaps, wanted: Mapping[TensorView, int], best_effort: bool) -> None:
@@ -148,7 +147,7 @@ class _Planner:
             for producer in dict.fromkeys(expr.tensor_inputs):
                 self.consumers[producer].extend(expr.outputs)  # type: ignore[arg-type]
         self.readers = {t: sum({self.bit[c] for c in consumers}) for t, consumers in self.consumers.items()}
-        self.crossings = Crossings(len(self.tensors))  # of loops, not of bound axes
+        self.crossings = Crossings(len(self.tensors))  # counts loops, not bound axes
         self.descendants: dict[TensorView, int] = {}
         self.nests: dict[TensorView, list[PlannedLoop]] = {}  # the loops around a tensor, outermost first
         self.depths: dict[TensorView, list[int]] = {}  # per loop axis: its index in the nest
@@ -180,7 +179,7 @@ class _Planner:
         nest: list[PlannedLoop] = []
         depths: list[int] = []
         position, reason = 0, ""
-        reached = [0] * len(consumers)  # how many loops of each consumer's nest are shared
+        reached = [0] * len(consumers)  # number of shared loops of each consumer's nest
         if consumers:
             while position < target:
                 reason, shared = self._next(consumers, position, reached, nest)
@@ -218,7 +217,7 @@ class _Planner:
         return loop
 
     def _add_forms(self, tensor: TensorView, nest: Sequence[PlannedLoop]) -> None:
-        """Tell each loop of `nest`, which is around a tensor just placed, what the tensor's axes run over."""
+        """Record in each loop of `nest`, around a tensor just placed, what the tensor's axes iterate."""
         number, covers = self.number[tensor], [self.maps.coverage(a) for a in tensor.get_loop_domain()]
         at = dict(zip(self.depths[tensor], covers))
         everything = union(covers)
@@ -228,13 +227,13 @@ class _Planner:
             loop.add_form(here, everything - here if is_apart else union(c for d, c in at.items() if d != depth), number)
 
     def _form(self, tensor: TensorView, loops: Sequence[PlannedLoop]) -> tuple[Coverage, Coverage]:
-        """Return what the axes of a placed tensor run over: those whose loops are `loops`, and the others."""
+        """Return what the axes of a placed tensor iterate: those with loops in `loops`, and the others."""
         nest, axes = self.nests[tensor], [(depth, self.maps.coverage(a)) for depth, a in zip(self.depths[tensor], tensor.get_loop_domain())]
         is_here = [nest[depth].root() in loops for depth, _ in axes]
         return union(c for here, (_, c) in zip(is_here, axes) if here), union(c for here, (_, c) in zip(is_here, axes) if not here)
 
     def _depth_in(self, tensor: TensorView, position: int, consumer: TensorView) -> int | None:
-        """Return the place in the consumer's nest of the loop that corresponds to loop axis `position` of `tensor`."""
+        """Return the index in the consumer's nest of the loop that corresponds to loop axis `position` of `tensor`."""
         return self._depths_in(tensor, consumer)[position]
 
     def _depths_in(self, tensor: TensorView, consumer: TensorView) -> list[int | None]:
@@ -249,9 +248,8 @@ class _Planner:
     def _next(
         self, consumers: Sequence[tuple[TensorView, TensorView]], position: int, reached: list[int], nest: list[PlannedLoop]
     ) -> tuple[str, list[list[PlannedLoop]]]:  # fmt: skip
-        """Return why loop axis `position` cannot be shared ("" when it can), and the sets of loops that become one, outermost first.
-
-        The last set is the loops of the axis; those before it are loops that the consumers have around it besides (bound axes are no loops).
+        """Return why loop axis `position` cannot be shared ("" if it can), and the sets of loops that are merged, outermost first. The last set has the loops
+        of the axis; those before it are further loops of the consumers around it (bound axes have no loops).
         """
         columns: list[list[PlannedLoop]] | None = None
         witness, around = consumers[0][1], {loop.root() for loop in nest}
@@ -313,11 +311,10 @@ class _Planner:
         return f"T{reader.name} needs all of T{tensor.name}, which is complete only after that loop"
 
     def _cycle(self, column: list[PlannedLoop], around: set[PlannedLoop]) -> str:
-        """Return why the merged loop cannot stand before or after another one that needs its results and makes its operands, or "".
-
-        around: the loops that the merged loop is in. Inside the innermost of them, other loops run before it or after it as a whole; bound axes are no
-        loops, so what they have in common may stand on both sides.
-        Tensors behind all members lead back to one only through a loop that has tensors on both sides; where there is none they are not looked at.
+        """Return why the merged loop can be neither before nor after another one that both needs its results and computes its operands, or "". around: the
+        loops around the merged loop. Inside the innermost of them, every other loop runs completely before or after it; bound axes have no loops, so tensors
+        with common bound axes may be on both sides. Tensors after all members lead back to one only through a loop with tensors on both sides; without such a
+        loop they are not searched.
         """
         members = unfinished = leaving = high = 0
         for loop in column:
@@ -349,7 +346,7 @@ class _Planner:
         return (self.tensors[n] for n in set_bits(bits))
 
     def _uncovered(self, column: list[PlannedLoop], own: IterDomain | None) -> str:
-        """Return which axes of the merged loop run over different things, or "" when one runs over all."""
+        """Return which axes of the merged loop iterate different axes, or "" if one iterates all."""
         parts = [(loop.coverage, loop.widest) for loop in column]
         if own is not None:
             parts.append((self.maps.coverage(own), own))
@@ -358,9 +355,8 @@ class _Planner:
         return "" if other is None else f"{widest} and {other} of its consumers would be one loop, and neither runs over all that the other does"
 
     def _repeated(self, column: list[PlannedLoop], tensor: TensorView, own: IterDomain | None) -> str:
-        """Return which tensor of the merged loop has another loop over what the loop runs over and the tensor lacks there, or "".
-
-        As a reduction over m would that is drawn into a loop over m of its consumers: inside, an index over m means two things.
+        """Return which tensor of the merged loop has another loop over an axis that the merged loop iterates and the tensor lacks there, or "". Example: a
+        reduction over m that is inlined into a loop over m of its consumers; inside, the index of m would be ambiguous.
         """
         coverage, axes = union(loop.coverage for loop in column), tensor.get_loop_domain()
         forms = [(union(self.maps.coverage(a) for a in axes if a is own), union(self.maps.coverage(a) for a in axes if a is not own), -1)]
@@ -373,17 +369,17 @@ class _Planner:
         return f"T{member.name} would be computed inside a loop over {widest}, a part of which it has its own loop over"
 
     def _forms(self, loops: Sequence[PlannedLoop]) -> Iterable[tuple[tuple[Coverage, Coverage], int]]:
-        """Yield what the members of `loops`, taken as one, run over, and the first that does."""
+        """Yield what the members of the merged `loops` iterate, each with the first such member."""
         distinct = list(dict.fromkeys(loops))
         members = 0
         for loop in distinct:
-            if loop.members & members:  # one has a loop in the other: together they are another part of what it runs over
+            if loop.members & members:  # a member is in both loops, so the merged loop iterates both parts
                 return [(self._form(t, distinct), self.number[t]) for one in distinct for t in self._in(one.members) if t in self.nests]
             members |= loop.members
         return [item for loop in distinct for item in loop.forms.items()]
 
     def _own_threads(self, tensor: TensorView, consumer: TensorView) -> set[int]:
-        """Return the bound loops of `consumer` that `tensor` has too, wherever they stand in it."""
+        """Return the bound loops of `consumer` that `tensor` also has, at any position."""
         out = set()
         for axis, depth in zip(tensor.get_loop_domain(), self._depths_in(tensor, consumer)):
             if depth is not None and self.nests[consumer][depth].root().widest.parallel is axis.parallel:
@@ -391,7 +387,7 @@ class _Planner:
         return out
 
     def _repeated_by_threads(self, tensor: TensorView, drawn: set[tuple[ParallelType, IterDomain]]) -> str:
-        """The same for bound axes of the consumers, which are no loops."""
+        """The same for bound axes of the consumers, which have no loops."""
         for axis in tensor.get_loop_domain():
             for parallel, source in drawn:
                 if axis.parallel is not parallel and source in self.maps.coverage(axis):
@@ -436,7 +432,7 @@ def _consumer_stop(axis: IterDomain, other: IterDomain, consumer: TensorView) ->
 
 
 _NOTHING: Coverage = frozenset()
-# Axes that are no loops around an element: one instruction handles all of them.
+# Axes without a loop around an element: one instruction handles all of them.
 _WHOLE = (ParallelType.vectorize, ParallelType.group, ParallelType.tma, ParallelType.mma)
 
 __all__ = ["consumer_axis", "inline_at", "inline_to", "inline_most", "legal_positions", "mapped_positions"]

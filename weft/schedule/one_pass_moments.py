@@ -17,7 +17,7 @@ from .states import fold_into_state
 
 @dataclass(frozen=True)
 class Deviations:
-    """squares: the sum of (x - average)^2 over the axes of the average, which is the sum of x, divided by the number of its elements."""
+    """squares: the sum of (x - average)^2 over the axes of the average, which is the sum of x divided by the number of its elements."""
 
     x: TensorView
     average: TensorView
@@ -52,14 +52,14 @@ def _match(squares: TensorView) -> Deviations | None:
 
 
 def _summed(total: TensorView) -> TensorView | None:
-    """Return what is summed up to `total`, whose axes nobody has cut yet."""
+    """Return the operand of the sum `total`, whose axes must not be transformed yet."""
     expr = total.definition()
     is_sum = isinstance(expr, ReductionOp) and expr.attributes["kind"] == "sum" and not total.has_root()
     return expr.tensor_inputs[0] if is_sum and expr is not None else None
 
 
 def _narrow(value: Val) -> tuple[Val, tuple[bool, ...] | None]:
-    """Return what is broadcast, once, and expanded to `value`, and which axes the broadcast made."""
+    """Return the tensor that one broadcast and an expand turn into `value`, and the axes of that broadcast."""
     flags: tuple[bool, ...] | None = None
     while True:
         expr = value.definition()
@@ -71,7 +71,7 @@ def _narrow(value: Val) -> tuple[Val, tuple[bool, ...] | None]:
 
 
 def _mean_of(average: Val) -> TensorView | None:
-    """Return the sum that `average` is, divided by the number of elements that were summed up; None where it is not read by the division alone."""
+    """Return the sum of which `average` is the quotient by the number of elements; None if it has other readers than the division."""
     expr = average.definition()
     if not isinstance(expr, PointwiseOp) or expr.op_name != "div":
         return None
@@ -83,7 +83,7 @@ def _mean_of(average: Val) -> TensorView | None:
 
 
 def fold_moments(fusion: Fusion) -> int:
-    """Fold the mean of x and its squared deviations together, in place; return how many pairs there were.
+    """Make the mean of x and its squared deviations one reduction, in place; return the number of pairs.
 
     Before: m = sum(x) / n; s = sum((x - m)^2).   After: state = moments(x); m, s = its fields, which stay the same tensors.
     Other readers of m and of the deviations stay as they are.

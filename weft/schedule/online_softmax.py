@@ -20,9 +20,8 @@ from .states import fold_into_state
 
 @dataclass(frozen=True)
 class ExpSum:
-    """A sum of exp(x - max(x)) over the axes of the maximum, found in a fusion. is_guarded: x - 0 where the maximum is infinite.
-
-    logarithms: the sum of x - max(x) - log(total) over the same axes, if there is one: that of smoothed labels.
+    """A sum of exp(x - max(x)) over the axes of the maximum, found in a fusion. is_guarded: x - 0 if the maximum is infinite. logarithms: the sum of x - max(x)
+    - log(total) over the same axes, if there is one (label smoothing).
     """
 
     x: TensorView
@@ -33,7 +32,7 @@ class ExpSum:
 
 
 def exp_sums(fusion: Fusion) -> list[ExpSum]:
-    """Return the sums of exp(x - max(x)) where both fold the same axes of the same tensor of Float or Double; one for each maximum."""
+    """Return the sums of exp(x - max(x)) in which both reduce the same axes of the same tensor of Float or Double; one for each maximum."""
     found: dict[TensorView, ExpSum] = {}
     for expr in fusion.tensor_exprs():
         match = _match(expr)
@@ -64,7 +63,7 @@ def _operands(value: Val, op: str) -> tuple[Val, Val] | None:
 
 
 def _spread(value: Val, folded: tuple[bool, ...]) -> tuple[Val, int] | None:
-    """Return what `value` is the broadcast of, over the folded axes, and how many logarithms were taken on the way; None where it is none."""
+    """Return the tensor that is broadcast over the reduced axes to `value`, and the number of logarithms between them; None if there is none."""
     flags: tuple[bool, ...] | None = None
     logarithms = 0
     while True:
@@ -120,7 +119,7 @@ def _guarded(expr: PointwiseOp) -> Val | None:
 
 
 def _reduced(expr: Expr, kind: str) -> TensorView | None:
-    """Return the result of a reduction of this kind whose axes nobody has cut yet."""
+    """Return the result of a reduction of this kind whose axes are not transformed yet."""
     if not isinstance(expr, ReductionOp) or expr.attributes["kind"] != kind:
         return None
     out = expr.tensor_outputs[0]
@@ -133,13 +132,13 @@ def _operand(expr: Expr | None, op: str) -> TensorView | None:
 
 
 def fold_online(fusion: Fusion) -> int:
-    """Fold max(x) and the sum of exp(x - max(x)) together, in place; return how many pairs there were.
+    """Make max(x) and the sum of exp(x - max(x)) one reduction, in place; return the number of pairs.
 
     Before: m = max(x); s = sum(exp(x - m)).   After: state = max_sum(x); m, s = its fields, which stay the same tensors.
-    With r = sum(x - m - log(s)): state = max_sum_below(x); r = state.below - n * log(s): both at most 0, so that nothing cancels.
+    With r = sum(x - m - log(s)): state = max_sum_below(x); r = state.below - n * log(s): both are at most 0, so there is no cancellation.
     Other readers of m and of the exponentials stay as they are.
-    Contract: m is the same; s is the same sum in another order, with terms that were scaled down step by step (the bound stands with `MAX_SUM`); where m is
-    infinite or no number, s is no number, as x - m is none; guarded, s is infinite or 0 there. Call it before transforming axes.
+    Contract: m is the same; s is the same sum in another order, with terms that were scaled down step by step (the bound stands with `MAX_SUM`); if m is
+    infinite or NaN, s is NaN, because x - m is; guarded, s is infinite or 0 there. Call it before transforming axes.
     """
     found = exp_sums(fusion)
     for pair in found:
@@ -152,7 +151,7 @@ def fold_online(fusion: Fusion) -> int:
 
 
 def _fold_three(fusion: Fusion, pair: ExpSum, logarithms: TensorView) -> None:
-    """Fold the maximum, the sum of exponentials and the sum of differences together; `logarithms` is made of their fields."""
+    """Make the maximum, the sum of exponentials and the sum of differences one reduction; `logarithms` is computed from its fields."""
     axes = logarithms.get_logical_domain()
     count = fusion.new_scalar(product(axis.logical_extent for axis in axes if axis.is_reduction()), DataType.Int)
     below = fusion.new_tensor([fusion.copy_axis(axis) for axis in axes], logarithms.dtype())

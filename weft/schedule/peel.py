@@ -24,9 +24,9 @@ from ..ir.enums import ParallelType
 from ..ir.values import IterDomain, TensorView
 
 PHASED_ACCESS_BITS = 32
-"""Of an access, up to which rows that begin anywhere are rather read in aligned vectors: accesses of 64 bits are nearly as fast as those of 128."""
+"""Bits of an access up to which rows that begin anywhere are read in aligned vectors instead; accesses of 64 bits are nearly as fast as those of 128."""
 PHASED_ROW_VECTORS = 8
-"""Of a row that begins anywhere, from which aligned vectors with ends of their own are better than narrow accesses. An estimate."""
+"""Vectors of a row that begins anywhere from which aligned vectors with separate ends are better than narrow accesses. An estimate."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Phase:
 
     rows: the axis that counts the rows in memory order; None when there is one row. length: elements of a row. vector_elems: factor of the phased splits.
     aligned: names of the inputs whose vectors are aligned. blocks: the parallel type of the blocks that share a row, if any. is_tailed: every row begins with
-    an aligned vector, because rows lie further apart than they are long; there is no head. of_threads: the parallel types of the threads of a row, innermost
-    first. piece: elements of a block's piece of a row, where each block does the ends that are in its piece; else the first does both.
+    an aligned vector, because there are gaps between rows; there is no head. of_threads: the parallel types of the threads of a row, innermost first. piece:
+    elements of a block's piece of a row, if each block does the ends in its piece; otherwise the first does both.
     """
 
     rows: IterDomain | None
@@ -50,7 +50,7 @@ class Phase:
 
     @property
     def min_threads(self) -> int:
-        """Threads of a row that its ends need, and elements that it must have."""
+        """The least threads of a row, for its ends, and the least elements of a row."""
         return self.vector_elems if self.is_tailed else 2 * self.vector_elems
 
     def skipped(self, row: Sym) -> Sym:
@@ -59,19 +59,17 @@ class Phase:
 
 
 def skipped_elems_of(row: Sym, length: Sym, vector_elems: int) -> Sym:
-    """Return how many elements of a row precede its first aligned vector. Remainders are taken first, so that nothing overflows."""
+    """Return how many elements of a row precede its first aligned vector. Remainders are computed first, so that nothing overflows."""
     phase = mod(mul(mod(row, vector_elems), mod(length, vector_elems)), vector_elems)
     return mod(sub(vector_elems, phase), vector_elems)
 
 
 @dataclass(frozen=True)
 class Peel:
-    """What a schedule says of the loops over rows.
-
-    sizes: the variables of a row's length. parts: into how many parts a thread's vectors are cut. full_parts: of these, from the first on, all elements of
-    all threads exist, so that bounds in `sizes` are left out; those of other parts stay with their ops, and no test of a whole nest
-    (`ParallelType.unswitch`) asks for them. keeps_guards: bounds of bare thread indices stay. They hold, too, but their branches keep the compiler from mixing
-    passes over a row, and from spilling. phase: where rows begin anywhere.
+    """How the loops over rows are peeled. sizes: the variables of a row's length. parts: number of parts of a thread's vectors. full_parts: number of leading
+    parts in which all elements of all threads exist, so that bounds in `sizes` are removed; those of other parts stay with their ops, and are not part of tests
+    of a whole nest (`ParallelType.unswitch`). keeps_guards: bounds of thread indices alone stay. They hold, too, but their branches keep the compiler from
+    interleaving passes over a row, and from spilling. phase: for rows that begin anywhere.
     """
 
     sizes: frozenset[Sym] = frozenset()
@@ -82,13 +80,13 @@ class Peel:
 
     @staticmethod
     def filled(sizes: frozenset[Sym], parts: int, fill: str, *, keeps_guards: bool = False, phase: Phase | None = None) -> "Peel":
-        """Return the peeling of rows whose parts are full as `fill` says; see `fill_of_parts`."""
+        """Return the peeling of rows with full parts as in `fill`; see `fill_of_parts`."""
         full = {"whole": parts, "leading": parts - 1, "partial": 0}[fill]
         return Peel(sizes, parts, full, keeps_guards, phase)
 
     @property
     def is_whole(self) -> bool:
-        """True where every element of every part exists."""
+        """True if every element of every part exists."""
         return self.full_parts == self.parts
 
     @property
@@ -98,9 +96,8 @@ class Peel:
 
 
 def fill_of_parts(vectors: int, parts: int, part: int, threads: int, share: int) -> str:
-    """Return what is known of rows of `vectors` vectors, cut into shares of `share`, a share into `parts` parts of `part`, a part among `threads` threads.
-
-    "whole": every vector of every thread exists; "leading": those of all parts but the last; "partial": not known.
+    """Return `fill` for rows of `vectors` vectors, divided into shares of `share`, a share into `parts` parts of `part`, a part among `threads` threads.
+    "whole": every vector of every thread exists; "leading": those of all parts except the last; "partial": not known.
     """
     shares = -(-vectors // share)
     if threads == part and part * parts == share and share * shares == vectors:
@@ -111,18 +108,17 @@ def fill_of_parts(vectors: int, parts: int, part: int, threads: int, share: int)
 
 
 def gains_by_phase(row_elems: int, limit_elems: int, phased_limit_elems: int, max_dtype_bits: int, narrow_bits: int = PHASED_ACCESS_BITS) -> bool:
-    """True when the length of rows is all that forbids wide vectors, and makes accesses narrow; not for rows of a few vectors.
-
-    limit_elems, phased_limit_elems: of the widest vectors that begin with a row, and that begin anywhere. narrow_bits: of the widest access that is narrow.
+    """True if only the length of rows prevents wide vectors, and accesses would be narrow; not for rows of a few vectors. limit_elems, phased_limit_elems: the
+    widest vectors that begin with a row, and that begin anywhere. narrow_bits: the widest access that counts as narrow.
     """
     is_narrow = limit_elems * max_dtype_bits <= narrow_bits
     is_long = row_elems >= PHASED_ROW_VECTORS * phased_limit_elems
-    is_cut = row_elems % phased_limit_elems != 0  # else something other than the length of rows forbids them
+    is_cut = row_elems % phased_limit_elems != 0  # otherwise something other than the length of rows prevents them
     return is_narrow and is_long and is_cut and phased_limit_elems > limit_elems
 
 
 def row_vectors(row_elems: int, vector_elems: int, is_phased: bool) -> int:
-    """Return the vectors of a row for which loops are made: all, or with a phase those that may be whole."""
+    """Return the number of vectors of a row in its loops: all, or with a phase those that may be whole."""
     return row_elems // vector_elems if is_phased else ceil_div(row_elems, vector_elems)
 
 
@@ -132,7 +128,7 @@ def skipped_variable(factor: Sym | int) -> Sym:
 
 
 def write_partials_by_phase(tensor: TensorView, vector_elems: int) -> None:
-    """Let partial results in global memory, of blocks whose rows have one phase each, be written in aligned vectors (`weft.lower.phased_partials`)."""
+    """Write the partial results in global memory of blocks with rows of one phase in aligned vectors (`weft.lower.phased_partials`)."""
     tensor.definition().attributes["partial_vector"] = vector_elems  # type: ignore[union-attr]
 
 
@@ -143,4 +139,4 @@ def partial_vector(tensor: TensorView) -> int:
 
 
 END = var("row_end")
-"""The variable of a kernel that holds the position in its row of the one element at the ends that this thread does; beyond the row when there is none."""
+"""The variable of a kernel with the position in its row of the one element at the ends that this thread does; beyond the row if there is none."""

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Iterator
 from ..ir.values import IterDomain
 
 Coverage = frozenset[IterDomain]
-"""Source axes that something runs over."""
+"""The source axes that a loop or tensor iterates."""
 
 
 class PlannedLoop:
-    """A loop as planned: which tensors are computed in it, which of these are complete only when it ends, and what it runs over.
+    """A planned loop: the tensors computed in it, those of them that are complete only when it ends, and the axes that it iterates.
 
-    key: the permissive class of its axes. coverage: source axes that the most complete of its axes, `widest`, runs over.
+    key: the permissive class of its axes. coverage: source axes that the most complete of its axes, `widest`, iterates.
     members: the tensors computed in it, numbers `low` to `high`. open: those complete only when it ends. readers: consumers of these.
-    below: descendants of these. forms: what members run over (in this loop, in their other loops), each with the first member that does.
+    below: descendants of these. forms: axes that members iterate (in this loop, in their other loops), each with the first such member.
     """
 
     __slots__ = ("parent", "key", "bound", "members", "open", "readers", "below", "low", "high", "forms", "coverage", "widest")
@@ -39,22 +39,22 @@ class PlannedLoop:
         while root.parent is not None:
             root = root.parent
         loop = self
-        while loop.parent is not None:  # later questions take one step
+        while loop.parent is not None:  # path compression
             loop.parent, loop = root, loop.parent
         return root
 
     def cover(self, coverage: Coverage, axis: IterDomain) -> None:
-        """Count `axis` in."""
+        """Add `axis`."""
         if len(coverage) > len(self.coverage):
             self.coverage, self.widest = coverage, axis
 
     def add_form(self, here: Coverage, elsewhere: Coverage, tensor: int) -> None:
-        """Count in what tensor number `tensor` runs over."""
+        """Add the axes that tensor number `tensor` iterates."""
         form = (here, elsewhere)
         self.forms[form] = min(tensor, self.forms.get(form, tensor))
 
     def absorb(self, other: "PlannedLoop") -> None:
-        """Let `other` become part of this loop. The forms stay as they are."""
+        """Merge `other` into this loop. The forms are not changed."""
         other.parent = self
         self.members |= other.members
         self.open |= other.open
@@ -65,7 +65,7 @@ class PlannedLoop:
 
 
 class Crossings:
-    """Counts the loops whose tensors lie on both sides of a place in the order of tensors (a Fenwick tree over differences)."""
+    """Counts the loops with tensors on both sides of a position in the order of tensors (a Fenwick tree over differences)."""
 
     def __init__(self, places: int) -> None:
         self._tree = [0] * (places + 2)
@@ -78,7 +78,7 @@ class Crossings:
                 place += place & -place
 
     def behind(self, tensor: int) -> int:
-        """Return how many loops have `tensor`, or one before it, and one behind it."""
+        """Return how many loops have `tensor`, or one before it, and one after it."""
         place, found = tensor + 1, 0
         while place:
             found += self._tree[place]
@@ -100,5 +100,5 @@ def set_bits(bits: int) -> Iterator[int]:
 
 
 def union(coverages: Iterable[Coverage]) -> Coverage:
-    """Return what all of `coverages` together run over."""
+    """Return the union of `coverages`."""
     return frozenset().union(*coverages)

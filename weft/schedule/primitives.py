@@ -92,7 +92,7 @@ class BadSharedSwizzle(UserError):
 
 
 def position_of(tensor: TensorView, axis: int) -> int:
-    """Return `axis` counted from 0, or raise that there is no such axis."""
+    """Return `axis` counted from 0, or raise an error if there is no such axis."""
     tensor.axis(axis)
     return axis % len(tensor.get_loop_domain())
 
@@ -111,7 +111,7 @@ def shared_positions(tensor: TensorView) -> dict[int, str]:
 
 
 def _changeable(tensor: TensorView, axis: int, verb: str) -> int:
-    """Return the position of `axis`, or raise why it must stay as it is."""
+    """Return the position of `axis`, or raise the reason why it must not be changed."""
     position = position_of(tensor, axis)
     found = tensor.get_loop_domain()[position]
     if found.parallel is not ParallelType.serial:
@@ -128,7 +128,7 @@ def split(
     """Split loop axis `axis` into (outer, inner): the inner one has `factor` iterations, or the outer one with inner_split False.
 
     The other one has ceildiv(extent, factor) iterations; what runs past the extent is predicated off.
-    is_phased: see `Split`; for schedulers that say what the phase depends on. multiple: of the inner extent, part: the inner extent, overlaps: see there.
+    is_phased: see `Split`; for schedulers that declare the phase. multiple: of the inner extent, part: the inner extent, overlaps: see there.
     """
     position = _changeable(tv, axis, "split")
     factor = factor if isinstance(factor, Sym) else const(int(factor))
@@ -141,7 +141,7 @@ def split(
 
 
 def merge(tv: TensorView, outer_axis: int, inner_axis: int) -> TensorView:
-    """Merge two loop axes, neighbours or not; the result stands where the first of the two in the loop domain stood."""
+    """Merge two loop axes, neighbours or not; the result is at the position of the first of the two in the loop domain."""
     outer, inner = _changeable(tv, outer_axis, "merge"), _changeable(tv, inner_axis, "merge")
     if outer == inner:
         raise MergeWithItself(position=outer, tensor=tv)
@@ -193,7 +193,7 @@ def parallelize(tv: TensorView, axis: int, parallel: ParallelType) -> TensorView
 
 
 def reset_loops(tv: TensorView) -> TensorView:
-    """Give a tensor its logical axes as loops again, bound to nothing, and the order in memory that it has without transforms."""
+    """Reset the loops of a tensor to its logical axes, unbound, and its memory order to that without transforms."""
     domain = tv.domain()
     for axis in domain.logical:
         axis._uses.clear()
@@ -205,7 +205,7 @@ def reset_loops(tv: TensorView) -> TensorView:
 
 
 def set_memory_type(tv: TensorView, memory_type: MemoryType) -> TensorView:
-    """Put the tensor into registers (local), shared or global memory."""
+    """Place the tensor in registers (local), shared or global memory."""
     if memory_type is not MemoryType.global_:
         if tv.is_fusion_input:
             raise MustBeGlobal(tensor=tv, memory=memory_type.value, role="input", cache="cache_after")
@@ -216,7 +216,7 @@ def set_memory_type(tv: TensorView, memory_type: MemoryType) -> TensorView:
 
 
 def set_allocation_domain(tv: TensorView, ids: Sequence[IterDomain], new_contiguity: bool | Sequence[bool | None]) -> TensorView:
-    """Lay the tensor out as `ids`, outermost first.
+    """Set the memory layout of the tensor to `ids`, outermost first.
 
     new_contiguity: one for all axes, or one per axis (None for broadcast and reduction axes). Reduction and broadcast axes may be left out.
     """
@@ -246,7 +246,7 @@ def _shortened(value: object) -> str:
 
 
 def _check_allocation(tensor: TensorView, axes: list[IterDomain]) -> None:
-    """Raise unless undoing the transforms behind `axes` gives each logical axis exactly once."""
+    """Raise an error unless undoing the transforms of `axes` gives each logical axis exactly once."""
     if len(set(axes)) < len(axes):
         raise BadAllocationDomain(tensor=tensor, axes=axes, reason="an axis is named twice")
     logical, left = set(tensor.get_logical_domain()), set(axes)
@@ -281,7 +281,7 @@ def swizzle(tv: TensorView, x: int, y: int) -> TensorView:
 
 
 def swizzle_shared(tv: TensorView, layout: SharedSwizzle) -> TensorView:
-    """Let the elements of a tensor in shared memory change places by `layout`. Errors: BadSharedSwizzle."""
+    """Permute the elements of a tensor in shared memory by `layout`. Errors: BadSharedSwizzle."""
     sizes = (layout.chunk_elems, layout.ways, layout.period)
     if tv.memory_type is not MemoryType.shared:
         raise BadSharedSwizzle(tensor=tv, layout=layout, reason=f"the tensor is in {tv.memory_type.name} memory")

@@ -31,14 +31,14 @@ class NotBetween(UserError):
 
 Pairs = list[tuple[IterDomain, IterDomain]]
 Step = tuple[TensorView, TensorView, Pairs]
-"""From, to, and the axes at which they meet."""
+"""From, to, and the corresponding axes."""
 Info = dict[IterDomain, frozenset[IterDomain]]
 Images = dict[TensorView, dict[IterDomain, IterDomain]]
 Boundaries = dict[TensorView, dict[TensorView, Pairs]]
 
 
 def transform_like(reference: TensorView, selected_tensors: Iterable[TensorView] = ()) -> None:
-    """Replay the transforms of `reference` on all connected tensors, or on the selected ones (the walk stays inside them)."""
+    """Replay the transforms of `reference` on all connected tensors, or on the selected ones (propagation stays inside them)."""
     fusion: Fusion = reference.fusion  # type: ignore[assignment]
     allowed = set(selected_tensors) or set(fusion.tensors())
     _walk(fusion, reference, len(reference.get_loop_domain()), allowed, backward_only=False)
@@ -65,9 +65,8 @@ def parallelize_like(
     reference: TensorView, pos: int = -1, selected_tensors: Iterable[TensorView] = (),
     selected_parallel_types: Iterable[ParallelType] = (), propagate_padding: bool = True,
 ) -> None:  # fmt: skip
-    """Bind the loop axes of the selected tensors (all when none is named) as the corresponding ones of `reference[:pos]` are bound.
-
-    selected_parallel_types: only these are passed on; without it all but serial. Inputs of the fusion have no loops and stay as they are.
+    """Bind the loop axes of the selected tensors (all if none is named) like the corresponding ones of `reference[:pos]`. selected_parallel_types: only these
+    are propagated; without it all except serial. Inputs of the fusion have no loops and are not changed.
     """
     pos = loop_position(reference, pos)
     fusion: Fusion = reference.fusion  # type: ignore[assignment]
@@ -94,7 +93,7 @@ def _walk(fusion: Fusion, reference: TensorView, pos: int, allowed: set[TensorVi
 
 
 def _tensors_between(fusion: Fusion, start: TensorView, end: TensorView) -> set[TensorView]:
-    """Return the tensors on the paths from `start` to `end`, both included; empty when there is none."""
+    """Return the tensors on the paths from `start` to `end`, both included; empty if there is none."""
     above = {end}
     for expr in reversed(fusion.tensor_exprs()):
         if any(out in above for out in expr.outputs):
@@ -109,7 +108,7 @@ def _tensors_between(fusion: Fusion, start: TensorView, end: TensorView) -> set[
 
 
 def _boundaries(fusion: Fusion, reference: TensorView, allowed: set[TensorView], backward_only: bool) -> Boundaries:
-    """Return where the reference and the allowed tensors meet their allowed neighbours."""
+    """Return the edges between the reference, the allowed tensors and their allowed neighbours."""
     near: dict[TensorView, dict[TensorView, None]] = {t: {} for t in fusion.tensors()}
     for expr in fusion.tensor_exprs():
         for consumer in expr.tensor_outputs:
@@ -133,9 +132,9 @@ def _boundaries(fusion: Fusion, reference: TensorView, allowed: set[TensorView],
 def _steps(reference: TensorView, near: Boundaries) -> list[Step]:
     """Return the steps that reach every tensor over the path that keeps most axes of `reference` (Prim's algorithm).
 
-    A path over a reduced tensor loses the reduced axes; one around it does not, so a tensor is reached around it when that can be.
-    A tensor in which paths join may have axes that no single one keeps: [n, 1] from a reduction and [1, m] from what was not reduced make [n, m].
-    Neither neighbour knows what merges n with m, so such a tensor is transformed like the reference itself.
+    A path through a reduced tensor loses the reduced axes, one around it does not, so tensors are reached around it if possible. A tensor in which paths join
+    may have axes that no single path keeps: [n, 1] from a reduction and [1, m] from an unreduced tensor make [n, m]. Neither neighbour has the merge of n and
+    m, so such a tensor is transformed directly from the reference.
     """
     images = _images(reference, near)
     own = reference.get_maybe_root_domain()  # rfactor makes logical axes that each lie over all of a merged row: these would not tell a part of it from all
@@ -143,7 +142,7 @@ def _steps(reference: TensorView, near: Boundaries) -> list[Step]:
     info: dict[TensorView, Info] = {reference: start}
     hops = {reference: 0}
     frontier: dict[TensorView, tuple[tuple[Any, ...], TensorView, Info]] = {}
-    offers: list[tuple[tuple[Any, ...], TensorView]] = []  # a heap; names tell ranks of different tensors apart, and an offer that was outdone is skipped
+    offers: list[tuple[tuple[Any, ...], TensorView]] = []  # a heap; names break ties between tensors, and outdated offers are skipped
     steps: list[Step] = []
 
     def offer(source: TensorView) -> None:
@@ -175,9 +174,8 @@ def _steps(reference: TensorView, near: Boundaries) -> list[Step]:
 
 
 def _images(reference: TensorView, near: Boundaries) -> Images:
-    """Return the axes of each tensor that are axes of `reference`, over whatever path, and which.
-
-    The nearest path decides; no two axes of a tensor are the same one of the reference.
+    """Return for each tensor which of its axes correspond to which axis of `reference`, over any path. The nearest path decides; no two axes of a tensor
+    correspond to the same one.
     """
     images: Images = {t: {} for t in near}
     images[reference] = {a: a for a in (*reference.get_maybe_root_domain(), *reference.get_logical_domain())}
@@ -198,7 +196,7 @@ def _images(reference: TensorView, near: Boundaries) -> Images:
 
 
 def _spread(tensor: TensorView, known: Info) -> Info:
-    """Add to `known` what follows for the axes between the root and the logical domain."""
+    """Add to `known` the correspondences that follow between the root and the logical domain."""
     out = dict(known)
     if tensor.has_root():
         transforms = axis_transforms(tensor, tensor.get_logical_domain())
@@ -217,7 +215,7 @@ def _spread(tensor: TensorView, known: Info) -> Info:
 
 # ---------------------------------------------------------------- neighbours
 def boundary(source: TensorView, target: TensorView) -> Pairs:
-    """Return the pairs of axes at which two neighbours meet: producer and consumer in either order, or two outputs of an expression."""
+    """Return the pairs of corresponding axes of two neighbours: producer and consumer in either order, or two outputs of an expression."""
     definition = target.definition()
     if definition is not None and any(v is source for v in definition.inputs):
         return pairwise(source, target, definition)
@@ -228,15 +226,14 @@ def boundary(source: TensorView, target: TensorView) -> Pairs:
 
 
 def replay(source: TensorView, target: TensorView, pos: int) -> int:
-    """Repeat the transforms behind the first `pos` loop axes of `source` on its neighbour `target`; return how many of these axes `target` has.
-
-    Transforms that `target` has already are recognized. An axis that `target` lacks is left out of the merges with it.
+    """Replay the transforms of the first `pos` loop axes of `source` on its neighbour `target`; return how many of these axes `target` has. Existing transforms
+    of `target` are reused. An axis that `target` lacks is omitted from its merges.
     """
     return _replay(source, target, pos, boundary(source, target))
 
 
 def _replay(source: TensorView, target: TensorView, pos: int, pairs: Pairs) -> int:
-    """Do what `replay` does for two tensors that meet at `pairs`, neighbours or not."""
+    """Like `replay`, for two tensors with corresponding axes `pairs`, neighbours or not."""
     wanted = source.get_loop_domain()[:pos]
     sources = transforms_between(source, _side(source, [a for a, _ in pairs]), wanted)
     starts = _side(target, [b for _, b in pairs])

@@ -20,19 +20,19 @@ class NotAUse(UserError):
     fix = "pass an expression that reads the tensor"
 
 
-# What is cheap to compute again and gives the same values. Random numbers would too, but cost more than keeping them.
+# Expressions that are cheap to recompute with the same values. Random numbers are also reproducible, but cost more than keeping them.
 CLONED = (PointwiseOp, LoadStoreOp, BroadcastOp, SqueezeOp, ExpandOp, FullOp, IotaOp)
 
 
 def recompute_chain(
     tv: TensorView, for_use: Expr, memo: dict[TensorView, TensorView] | None = None, whole_rows: Set[int] = frozenset()
 ) -> TensorView:  # fmt: skip
-    """Let `for_use` read a clone of `tv` computed from the same (cached) inputs and reduction results; return the clone.
+    """Make `for_use` read a clone of `tv` computed from the same (cached) inputs and reduction results; return the clone.
 
-    The chain of producers is cloned up to the caches of inputs, inputs, and what is computed from reductions: there the first broadcast
-    (or, without one, the reduction itself) is read as it is. Give the same `memo` to several calls to share clones.
-    whole_rows: names of tensors with all elements of a row; one of these that is a broadcast has got an axis beside the row's, and is cloned.
-    Call it before transforming axes. Returns `tv` itself when there is nothing to clone.
+    The chain of producers is cloned up to the caches of inputs, inputs, and values computed from reductions: of these the first broadcast (or, without one, the
+    reduction itself) is read, not cloned. Give the same `memo` to several calls to share clones.
+    whole_rows: names of tensors with all elements of a row; one of these that is a broadcast has an additional axis besides the row's, and is cloned. Call it
+    before transforming axes. Returns `tv` itself if there is nothing to clone.
     """
     if not any(v is tv for v in for_use.inputs):
         raise NotAUse(tensor=tv, use=for_use)
@@ -45,7 +45,7 @@ def recompute_chain(
 
 
 def chain_ends(tv: TensorView) -> list[TensorView]:
-    """Return the tensors that a clone of `tv` reads: what stays on chip when it is recomputed (broadcast reduction results cost little)."""
+    """Return the tensors that a clone of `tv` reads, which must stay on chip if it is recomputed (broadcast reduction results cost little)."""
     fusion: Fusion = tv.fusion  # type: ignore[assignment]
     reduced = after_reduction(fusion)
     ends: dict[TensorView, None] = {}
@@ -73,7 +73,7 @@ def after_reduction(fusion: Fusion) -> set[TensorView]:
 
 
 def is_end(tensor: TensorView, reduced: set[TensorView]) -> bool:
-    """True for a tensor that is read as it is by a recomputed chain."""
+    """True for a tensor that a recomputed chain reads instead of cloning it."""
     definition = tensor.definition()
     if definition is None or not isinstance(definition, CLONED) or tensor.has_root() and not isinstance(definition, LoadStoreOp):
         return True

@@ -42,7 +42,7 @@ def rfactor(tv: TensorView, axes: Sequence[int]) -> TensorView:
 
 
 def _checked(tensor: TensorView, axes: Sequence[int]) -> set[IterDomain]:
-    """Return the named loop axes, or raise what is wrong with them."""
+    """Return the named loop axes, or raise an error if they are invalid."""
     loop = tensor.get_loop_domain()
     named = {tensor.axis(a) for a in axes}
     definition = tensor.definition()
@@ -74,7 +74,7 @@ def _partial(fusion: Fusion, tensor: TensorView, named: set[IterDomain]) -> tupl
     for axis in domain.loop:
         if axis.is_reduction() and axis not in named:
             images[axis].iter_type, images[axis].is_rfactor = IterType.iteration, True
-    for transform in reversed(transforms):  # a source is reduced when a part of it is
+    for transform in reversed(transforms):  # a source is reduced if a part of it is
         for source in transform.inputs:
             if source.is_reduction():  # type: ignore[attr-defined]
                 reduced = any(images[a].is_reduction() for a in transform.outputs)  # type: ignore[index]
@@ -88,7 +88,7 @@ def _partial(fusion: Fusion, tensor: TensorView, named: set[IterDomain]) -> tupl
 
 
 def _leaves_in_place(domain: TensorDomain, transforms: list[Expr]) -> list[IterDomain]:
-    """Return the logical axes, the reduced ones replaced by the loop axes made from them, at the place of the first they are made from."""
+    """Return the logical axes, the reduced ones replaced by the loop axes made from them, at the position of the first axis they are made from."""
     first_of: dict[IterDomain, int] = {a: p for p, a in enumerate(domain.logical)}
     for transform in transforms:
         place = min(first_of[a] for a in transform.inputs)  # type: ignore[index]
@@ -99,7 +99,7 @@ def _leaves_in_place(domain: TensorDomain, transforms: list[Expr]) -> list[IterD
 
 
 def _reduce_rest(fusion: Fusion, tensor: TensorView, partial: TensorView, original: dict[IterDomain, IterDomain], named: set[IterDomain]) -> None:
-    """Give `tensor` the axes of the second part: its own iteration axes, and new reduction axes for what the first part left."""
+    """Give `tensor` the axes of the second part: its own iteration axes, and new reduction axes for those that the first part did not reduce."""
     domain = tensor.domain()
     new: dict[IterDomain, IterDomain] = {}
     logical = []

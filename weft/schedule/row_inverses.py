@@ -17,10 +17,10 @@ DIVISIONS = ("div", "truediv")
 
 
 def multiply_by_inverses(fusion: Fusion) -> int:
-    """Replace divisions by what is broadcast from the results of reductions, in place; return how many divisors there were.
+    """Replace divisions by broadcast reduction results by products with their reciprocals, in place; return the number of divisors.
 
     Before: y = x / b.   After: y = x * narrow_inverse(b), where one element of b divides several of x; y stays the same tensor.
-    Only where y is seen in 16 bits at most: an inverse and a product round twice.
+    Only if y is used with at most 16 bits, because a reciprocal and a product round twice.
     """
     divisions = [expr for expr in fusion.tensor_exprs() if _is_division(expr)]
     if not divisions:
@@ -49,7 +49,7 @@ def _is_division(expr: Expr) -> bool:
 
 
 def _repeats(divided: TensorView, divisor: TensorView) -> bool:
-    """True when elements of the divisor divide several elements each, and the result has the shape of what is divided."""
+    """True if each element of the divisor divides several elements, and the result has the shape of the dividend."""
     axes = [(a.is_broadcast(), b.is_broadcast()) for a, b in zip(logical_axes(divided), logical_axes(divisor), strict=True)]
     return (False, True) in axes and not any(is_broadcast for is_broadcast, _ in axes)
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 from ..ir.values import TensorView
 
 LEAST_BYTES = 4
-"""Of a vector that is loaded so: a word."""
+"""The least bytes of a vector that is loaded in this way: a word."""
 
 
 def load_rows_by_lanes(tensor: TensorView, lanes: int) -> None:
-    """Let the load that brings `tensor` to shared memory, in vectors, be one of rows that begin anywhere.
-
-    For schedulers: `lanes` neighbours along TIDx, a power of two up to a warp, have neighbouring vectors of one row, which lies contiguously in memory; all
-    threads of the block come there. The row may end anywhere; what is beyond its end has any value.
+    """Make the vectorized load of `tensor` into shared memory one of rows that begin anywhere. For schedulers: `lanes` neighbours along TIDx, a power of two up
+    to a warp, have neighbouring vectors of one row, which is contiguous in memory; all threads of the block must execute it. The row may end anywhere; values
+    beyond its end are undefined.
     """
     tensor.definition().attributes["row_lanes"] = lanes  # type: ignore[union-attr]
 

@@ -14,10 +14,9 @@ from .caching import require_not_inlined, without_reductions
 
 
 def fold_into_state(fusion: Fusion, monoid: StateMonoid, x: TensorView, axes_of: TensorView, results: Sequence[tuple[str, TensorView]], verb: str) -> None:
-    """Let `results` be fields of one reduction of x, in place; they stay the same tensors.
-
-    axes_of: the result of a reduction over the axes to fold. results: (name of the field, tensor). verb: what the caller does, for errors.
-    Before: each of `results` has a definition of its own.   After: state = monoid(x), and each is `KIND.FIELD` of it.
+    """Make `results` fields of one reduction of x, in place; they stay the same tensors. axes_of: the result of a reduction over the axes to reduce. results:
+    (name of the field, tensor). verb: what the caller does, for errors.
+    Before: each of `results` has a separate definition.   After: state = monoid(x), and each is `KIND.FIELD` of it.
     """
     for _, tensor in results:
         require_not_inlined(tensor, verb)

@@ -12,13 +12,12 @@ from ..expr import Sym
 
 @dataclass(frozen=True)
 class StayingBlocks:
-    """Reductions in the loop over rows share barriers: neighbours are folded together, and workspaces alternate, so that each iteration has one barrier.
+    """Reductions in the loop over rows share barriers: neighbouring ones are combined, and workspaces alternate, so that each iteration has one barrier.
 
     ahead: names of tensors in registers that an iteration loads for the next one.
-    is_behind: what an iteration does with the results of its reduction is done an iteration later, while the next reduction is under way.
-    rows_of_step: rows of a thread at once, of which all exist or none: the host checks that they divide all rows.
-    sizes: sizes that equal params fix, with their values, which the host checks: addresses are written with the numbers.
-    sums_offsets: offsets are added up as integers before they meet a tensor's address.
+    is_behind: the second pass of a row runs an iteration later, while the next reduction is in progress. rows_of_step: rows per thread at once, which exist all
+    or not at all: the host checks that they divide the number of rows. sizes: sizes that equal params fix, with their values, which the host checks; addresses
+    contain the constants. sums_offsets: offsets are added as integers before the tensor's address.
     """
 
     ahead: frozenset[int] = frozenset()

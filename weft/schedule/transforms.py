@@ -25,9 +25,8 @@ def _link(transform: Expr) -> Expr:
 def split_axis(
     fusion: Fusion, axis: IterDomain, factor: Sym, inner_split: bool, is_phased: bool = False, multiple: int = 1, part: int = 0, overlaps: bool = False
 ) -> Split:  # fmt: skip
-    """Return the split of `axis` into (outer, inner); both are of its kind.
-
-    A broadcast axis is split too, to (ceildiv(1, factor), factor), so that its loops correspond to those of the axes that it meets.
+    """Return the split of `axis` into (outer, inner); both have its type. A broadcast axis is split, too, into (ceildiv(1, factor), factor), so that its loops
+    correspond to those of the axes of other operands.
     A phased split counts whole parts only. multiple: of the inner extent, part: the inner extent, overlaps; see `Split`.
     """
     assert multiple == 1 and not part or not inner_split, "the extent of a part is the factor where the parts stand inside"
@@ -50,7 +49,7 @@ def split_axis(
 
 
 def can_merge(outer: IterDomain, inner: IterDomain) -> bool:
-    """A reduction axis merges with a reduction axis only."""
+    """True if two axes can be merged: a reduction axis only with a reduction axis."""
     return outer.is_reduction() == inner.is_reduction()
 
 
@@ -79,7 +78,7 @@ def copy_transform(fusion: Fusion, transform: Expr, inputs: list[IterDomain]) ->
 
 
 def copy_transforms(fusion: Fusion, transforms: Iterable[Expr], images: dict[IterDomain, IterDomain]) -> dict[IterDomain, IterDomain]:
-    """Repeat `transforms` on the images of their inputs, where all have one, with their bindings; return `images` extended in place."""
+    """Repeat `transforms` on the images of their inputs, if all have one, with their bindings; return `images`, extended in place."""
     for transform in transforms:
         if all(a in images for a in transform.inputs):
             copy = copy_transform(fusion, transform, [images[a] for a in transform.inputs])  # type: ignore[index]

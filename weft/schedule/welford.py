@@ -56,7 +56,7 @@ def _translate(fusion: Fusion, expr: WelfordOp) -> tuple[TensorView, TensorView,
 
 
 def fold_scheduled_welford(fusion: Fusion) -> None:
-    """Replace every WelfordOp, whose results have loops and positions, by one reduction of a state in those loops.
+    """Replace every WelfordOp of a scheduled fusion by one reduction of a state in the same loops.
 
     Before: avg, m2, n = welford(x).   After: state = moments(x); avg, m2 = its fields; n = the number of reduced elements.
     """

@@ -12,10 +12,8 @@ from ..ir.values import IterDomain, LoadStoreOp, TensorView
 
 @dataclass(frozen=True)
 class WholeTile:
-    """What the copy to an output moves at once.
-
-    along, across: the axes that the tiles are cut from: rows of the output lie along the first, those of the source along the second. tile_elems: the edge.
-    within: the loops over the elements of a tile. threads: of the block. source: the input that all are copies of.
+    """A tile that the copy to an output moves at once. along, across: the axes that are split into tiles: rows of the output are along the first, those of the
+    source along the second. tile_elems: the edge. within: the loops over the elements of a tile. threads: of the block. source: the copied input.
     """
 
     along: IterDomain
@@ -27,7 +25,7 @@ class WholeTile:
 
 
 def chain_of(output: TensorView) -> list[LoadStoreOp]:
-    """Return the copies that lead from an input to `output`, the last first; none where something else is done on the way."""
+    """Return the copies that lead from an input to `output`, the last first; none if there are other ops between."""
     found: list[LoadStoreOp] = []
     tensor = output
     while not tensor.is_fusion_input:
@@ -40,7 +38,7 @@ def chain_of(output: TensorView) -> list[LoadStoreOp]:
 
 
 def move_whole_tiles(output: TensorView, tile: WholeTile) -> None:
-    """Let the copy to `output` move tiles whole; copies in front of it are part of that."""
+    """Make the copy to `output` move whole tiles; copies before it become part of it."""
     last, *before = chain_of(output)
     last.attributes["whole_tile"] = tile
     for copy in before:
