@@ -70,6 +70,19 @@ def test_batches_and_runs_of_axes(shape: tuple[int, ...], dims: list[int], short
     assert torch.equal(out, x.permute(dims)) and params_of(fd).short == short
 
 
+@pytest.mark.parametrize("shape, order, short", [
+    ((512, 2), [0, 1], (2,)), ((512, 3), [0, 1], (3,)), ((3, 512), [0, 1], (3,)), ((4, 16, 16, 3), [3, 1, 0, 2], (3,)), ((2, 3, 16, 16), [3, 0, 2, 1], (3,)),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_copy_in_another_order_of_memory(shape: tuple[int, ...], order: list[int], short: tuple[int, ...], dtype: torch.dtype) -> None:
+    """No op stands between the load and the store, so that both would share one array of registers."""
+    x = values(*shape, dtype=dtype)
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.stride_order(given(fd, x), order))
+    (out,) = run(fd, [x])
+    assert torch.equal(out, x) and out.stride() != x.stride() and params_of(fd).short == short
+
+
 def test_one_definition_serves_many_lengths_of_both_runs() -> None:
     with FusionDefinition() as fd:
         fd.add_output(rows_first(fd, given(fd, torch.empty(2, 2)), [1, 0]))

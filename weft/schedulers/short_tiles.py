@@ -188,6 +188,8 @@ def schedule_short_tiles(fusion: Fusion, found: ShortTiles, params: ShortTilePar
             by_short += [registers, output]
             lanes += [shared, registers, output]
             kept += [local, turned]
+        elif local in by_thread:  # a copy of the input: stored in vectors along the long side, and in registers by pieces of memory
+            cache_before(output)
     _tiles(reference, found, params)
     template.propagate(reference)
     for tensor in by_short:
