@@ -21,24 +21,24 @@ SUB_PARTITIONS = 4
 """Warp schedulers of a multiprocessor; each owns a quarter of its registers."""
 REGISTER_BYTES = 4
 REGISTERS_PER_WARP_GRANULARITY = 256
-"""Registers are given to a warp in steps of this many (CUDA's occupancy calculator, compute capability 7.0 and later)."""
+"""Registers are allocated to a warp in multiples of this (CUDA's occupancy calculator, compute capability 7.0 and later)."""
 SHARED_GRANULARITY_BYTES = 128
 SHARED_RESERVED_PER_BLOCK_BYTES = 1024
 """CUDA keeps 1 KiB of shared memory per block (tuning guides of Ampere, Hopper and Blackwell)."""
 SECTOR_BYTES, LINE_BYTES = 32, 128
-"""What memory is read and written in, and what a warp's accesses touch of it. Source: CUDA C++ Best Practices Guide, coalesced access to global memory."""
+"""The units of memory traffic, and of the accesses of a warp. Source: CUDA C++ Best Practices Guide, coalesced access to global memory."""
 SHARED_BANKS, BANK_BYTES = 32, 4
-"""Of shared memory, each of which a multiprocessor reads or writes once per clock (CUDA C++ Programming Guide)."""
+"""Banks of shared memory, and their width; each is read or written once per clock (CUDA C++ Programming Guide)."""
 MUFU_LANES = 16
 """Special functions that a multiprocessor computes per clock (CUDA C++ Programming Guide, throughput)."""
 VECTOR_BYTES = 32
-"""The widest access of a thread to global memory on any chip, and so the largest alignment that matters; `Arch.max_access_bits` is that of one."""
+"""The widest access of a thread to global memory on any chip, and so the largest useful alignment; `Arch.max_access_bits` is that of a chip."""
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK_Z = 64
 BULK_BYTES = 16
-"""What the size and both addresses of a bulk copy are multiples of. Source: PTX ISA, cp.async.bulk."""
+"""Granularity of the size and both addresses of a bulk copy. Source: PTX ISA, cp.async.bulk."""
 CP_ASYNC_BYTES = (4, 8, 16)
-"""What one cp.async moves. Source: PTX ISA, cp.async."""
+"""Sizes of a cp.async copy. Source: PTX ISA, cp.async."""
 MAX_DYNAMIC_SHARED_WITHOUT_OPTIN_BYTES = 48 * 1024
 
 
@@ -80,13 +80,12 @@ def _round_down(value: int, step: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """How long a chip's parts take, for `schedulers/cost`.
-
-    launch_ns, cooperative_launch_ns: of an empty kernel, from event to event. block_launch_ns: least time between two blocks of a multiprocessor.
-    dram_latency_ns, l2_latency_ns: from a load to its first use, nothing else going on. bulk_latency_ns: what a bulk copy takes longer than a load.
-    l2_bytes_per_s: by all multiprocessors. l1_latency_clocks, shuffle_latency_clocks, shared_latency_clocks, arithmetic_latency_clocks: as of loads.
-    barrier_clocks, barrier_warp_clocks: of a barrier of a block, and for each of its warps. cluster_barrier_clocks, cluster_block_clocks: the same for a
-    cluster and its blocks. grid_meeting_ns, grid_block_ns: for all blocks of a grid to meet, and for each of them.
+    """Latencies and rates of a chip, for `schedulers/cost`. launch_ns, cooperative_launch_ns: of an empty kernel, from event to event. block_launch_ns: least
+    time between the starts of two blocks on a multiprocessor. dram_latency_ns, l2_latency_ns: from a load to its first use, without other load.
+    bulk_latency_ns: additional latency of a bulk copy. l2_bytes_per_s: of all multiprocessors together. l1_latency_clocks, shuffle_latency_clocks,
+    shared_latency_clocks, arithmetic_latency_clocks: from issue to first use. barrier_clocks, barrier_warp_clocks: of a block barrier, and per warp of the
+    block. cluster_barrier_clocks, cluster_block_clocks: the same for a cluster and its blocks. grid_meeting_ns, grid_block_ns: of a grid-wide barrier, and per
+    block.
     """
 
     launch_ns: float
@@ -211,7 +210,7 @@ class Arch:
 
     @property
     def high_bandwidth_per_flop(self) -> bool:
-        """Memory is quick compared with arithmetic: A100 (0.10), H200 (0.07) and B200 (0.10), not H100 (0.05).
+        """Memory is fast compared with arithmetic: A100 (0.10), H200 (0.07) and B200 (0.10), not H100 (0.05).
 
         Source: nvFuser's threshold of 0.07; the H200 is just above it.
         """
@@ -219,9 +218,9 @@ class Arch:
 
     @property
     def roof_bytes_per_s(self) -> float:
-        """What a kernel bound by memory can hope for: a copy's rate, measured or estimated.
+        """The best rate of a memory-bound kernel: that of a copy, measured or estimated.
 
-        Source: an H200's copy reaches 0.854 of the vendor's figure; other chips are taken to do the same.
+        Source: an H200's copy reaches 0.854 of the vendor's figure; other chips are assumed to do the same.
         """
         return self.copy_bytes_per_s or 0.854 * self.dram_bytes_per_s
 

@@ -57,15 +57,16 @@ MOST_LINES = 8
 """Lines of the user that an error names."""
 
 NEVER_APPLY = frozenset({"expr_eval", "no_op", "matmul"})
-"""Schedulers that never take a definition of arithmetic: reports leave out their reasons."""
+"""Schedulers that never accept a definition of arithmetic; reports omit their reasons."""
 
 
 WITHOUT_KERNEL: tuple[type, ...] = (ScanOp, ScatterOp, TorchOp, ReshapeOp, CatOp, WrittenOp)
-"""Expressions that no kernel computes, or only one of their own (ScanOp): they are rewritten before, or are steps of their own."""
+"""Expressions that no kernel computes, or only a separate one (ScanOp): they are rewritten before, or are separate steps."""
 
 
 class ScheduleFailed(Exception):
-    """A scheduler accepted a fusion but could not make its kernel: a defect of weft, which another partition or scheduler may avoid. error: what it raised."""
+    """A scheduler accepted a fusion but could not make its kernel: a defect of weft, which another partition or scheduler may avoid. error: the error that it
+    raised."""
 
     def __init__(self, fusion: Fusion, scheduler: SchedulerType, error: WeftError) -> None:
         self.fusion, self.scheduler, self.error = fusion, scheduler, error
@@ -73,7 +74,7 @@ class ScheduleFailed(Exception):
 
 
 class Rejected(Exception):
-    """The kernel of a proposal cannot be used: the compiler spilled too much, or its blocks do not all run at once. error: what says so."""
+    """The kernel of a proposal cannot be used: the compiler spilled too much, or its blocks do not all run at once. error: the reason."""
 
     def __init__(self, fusion: Fusion, proposal: "Proposal", error: WeftError) -> None:
         self.fusion, self.proposal, self.error = fusion, proposal, error
@@ -82,7 +83,7 @@ class Rejected(Exception):
 
 @dataclass
 class Failures:
-    """What went wrong with fusions of one structure.
+    """Failures with fusions of one structure.
 
     declines: schedulers that failed on them, with the reason. rejected: params whose kernels cannot be used.
     """
@@ -92,15 +93,15 @@ class Failures:
 
 
 FAILURES: dict[tuple[Hashable, ...], Failures] = {}
-"""By structural key: each new cut of a definition makes its parts anew."""
+"""By structural key, because each new partition of a definition creates its parts again."""
 
 
 @dataclass(eq=False)
 class Prepared:
-    """A fusion made ready for analysis: a clone with canonical extents and no Welford ops, and what each scheduler knows of it.
+    """A fusion made ready for analysis: a clone with canonical extents and no Welford ops, and each scheduler's analysis of it.
 
-    equalities: sizes that the host must find equal. declines: schedulers that never take this fusion, with the reason. rejected: params whose kernels cannot
-    be used, with what says so. in_one_pass: reductions were folded together.
+    equalities: sizes that the host must find equal. declines: schedulers that never take this fusion, with the reason. rejected: params whose kernels cannot be
+    used, with the reason. in_one_pass: reductions were combined.
     """
 
     fusion: Fusion
@@ -111,14 +112,14 @@ class Prepared:
     rejected: dict[SchedulerType, dict[Any, WeftError]] = field(default_factory=dict)
 
     def learn(self, failures: Failures) -> None:
-        """Leave out what failed on fusions like this one."""
+        """Exclude what failed on fusions like this one."""
         for name, reason in failures.declines.items():
             self.analyses.pop(name, None)
             self.declines[name] = reason
         self.rejected = failures.rejected
 
     def analysis(self, scheduler: Scheduler) -> Any | None:
-        """Return the scheduler's analysis, or None when it declines (the reason is in `declines`)."""
+        """Return the scheduler's analysis, or None if it declines (the reason is in `declines`)."""
         name = scheduler.name
         if name not in self.analyses and name not in self.declines:
             foreign = next((e for e in self.fusion.tensor_exprs() if isinstance(e, WITHOUT_KERNEL)), None)
@@ -137,8 +138,8 @@ class Prepared:
 class Proposal:
     """A scheduler and its parameters for one set of sizes. `trace`: the candidates; `declined`: the schedulers asked before, with reasons.
 
-    way: which of the scheduler's ways to do it these params belong to, where candidates are compared. is_last: no other params are left, so that a kernel
-    that was refused only because others are faster is taken.
+    way: which of the scheduler's ways these params belong to, if it has several. is_last: no other params are left, so a kernel that was refused only because
+    others are probably faster is accepted.
     """
 
     scheduler: SchedulerType
@@ -150,7 +151,7 @@ class Proposal:
 
 
 MOST_SLOW = 3
-"""Kernels that are refused only because others are probably faster, and cost a compilation each; then the first of them is taken."""
+"""The most kernels that are refused only because others are probably faster, because each costs a compilation; then the first of them is taken."""
 LOGGER = logging.getLogger("weft")
 _BY_NAME: dict[SchedulerType, Scheduler] = {s.name: s for s in SCHEDULERS}
 
@@ -163,13 +164,13 @@ def prepare(fusion: Fusion) -> Prepared:
         _rewrite(clone)
         found = _in_one_pass(clone) or Prepared(clone, canonicalize_extents(clone))
         fusion.findings["prepared"] = None, found
-        if FAILURES:  # the same part of a definition, cut out again
+        if FAILURES:  # the same part of a definition, extracted again
             found.learn(FAILURES.get(known_key(fusion), Failures()))
     return found
 
 
 def prepare_in_place(fusion: Fusion) -> Prepared:
-    """Return the prepared form of a fusion, and change the fusion as its clone was, so that what schedulers found out is about this fusion, too."""
+    """Return the prepared form of a fusion, and change the fusion like its clone, so that the analyses are valid for this fusion, too."""
     prepared = prepare(fusion)
     _rewrite(fusion)
     if prepared.in_one_pass:
@@ -186,11 +187,9 @@ def _rewrite(fusion: Fusion) -> None:
 
 
 def _in_one_pass(fusion: Fusion) -> Prepared | None:
-    """Return a prepared form with reductions folded together (online sums of exponentials; a mean and squared deviations) where all of them are then done in
-    one pass over the data, else None.
-
-    Where the exponentials are results too, rows are kept, and two reductions of what is kept cost less than one with more work for each element: so do
-    exponentials of columns, of which each thread has several.
+    """Return a prepared form with combined reductions (online sums of exponentials; a mean and squared deviations) if all of them then need one pass over the
+    data, else None. If the exponentials are also outputs, rows are kept, and two reductions of kept rows cost less than one with more work per element; the
+    same holds for exponentials of columns, of which each thread has several.
     """
     sums = exp_sums(fusion)
     if not sums and not deviations(fusion):
@@ -206,11 +205,10 @@ def _in_one_pass(fusion: Fusion) -> Prepared | None:
 def propose(
     fusion: Fusion, sizes: Mapping[Sym, Number], alignment_bits: Mapping[str, int], arch: Arch, only: SchedulerType | None = None, way: str = "auto"
 ) -> Proposal:  # fmt: skip
-    """Return the first scheduler that takes the fusion at these sizes, with its parameters.
-
-    way: how a scheduler that knows several ways is to do it (the setting `rows`); where that way is impossible, its own choice stands.
+    """Return the first scheduler that accepts the fusion at these sizes, with its parameters. way: the requested way, for a scheduler with several (the setting
+    `rows`); if it is impossible, the scheduler's own choice is used.
     sizes: values of the fusion's size and stride variables. alignment_bits: "T3" -> alignment of the tensor's first element in bits.
-    Errors: NoScheduler with every scheduler's reason; ScheduleFailed where all that a scheduler has for these sizes was rejected.
+    Errors: NoScheduler with every scheduler's reason; ScheduleFailed if all params of a scheduler for these sizes were rejected.
     """
     prepared = prepare(fusion)
     alignments = {int(name[1:]): bits for name, bits in alignment_bits.items()}
@@ -318,7 +316,7 @@ def compile_program(fusion: Fusion, proposal: Proposal, index_type: DataType, *,
 
 
 def program_of_scheduled(fusion: Fusion, index_type: DataType, *, name: str, result: ScheduleResult | None = None, overlaps: bool = False) -> KernelProgram:
-    """Return the program of a fusion scheduled by hand, which is left as it is. overlaps: see `lower`."""
+    """Return the program of a fusion scheduled by hand, which is not changed. overlaps: see `lower`."""
     clone, _ = fusion.clone()
     fold_scheduled_welford(clone)
     settle_as_iteration(clone)

@@ -51,7 +51,7 @@ class DataType(Enum):
 
     @property
     def record(self) -> "TypeRecord":
-        """All that is known of the type."""
+        """The properties of the type."""
         return RECORDS[self]
 
     @property
@@ -97,10 +97,10 @@ class TypeRecord:
     """One type.
 
     bits: of one element in memory. kind: "float", "integer", "bool", "complex" or "none".
-    cuda: what generated text calls a value (docs/kernel_text.md); storage: what it calls a unit of memory, which is what pointers point to.
-    torch: name in `torch` of the type of a tensor in memory; empty where there is none. A tensor's element may hold several of ours: `elems_per_unit`.
-    unit_roundoff: of floats, half the distance from 1 to the next number. largest: the largest finite value of a narrow float; has_infinity: the code behind
-    the largest is infinity, and those behind it are NaN. What else a narrow float is follows from these.
+    cuda: the C++ type of a value in generated text (docs/kernel_text.md); storage: the C++ type of a unit of memory, which pointers point to. torch: the name
+    in `torch` of the type of a tensor in memory; empty if there is none. A torch element may contain several elements: `elems_per_unit`. unit_roundoff: of
+    floats, half the distance from 1 to the next number. largest: the largest finite value of a narrow float; has_infinity: the code after the largest is
+    infinity, and those after it are NaN. The other properties of a narrow float follow from these.
     """
 
     bits: int
@@ -114,7 +114,7 @@ class TypeRecord:
 
     @property
     def mantissa_bits(self) -> int:
-        """Bits behind the point, of a float with a sign."""
+        """Mantissa bits of a signed float, without the implicit one."""
         return -1 - round(math.log2(self.unit_roundoff))
 
     @property
@@ -163,13 +163,13 @@ _BITS: dict[DataType, int] = {dtype: record.bits for dtype, record in RECORDS.it
 FLOATING = frozenset(dtype for dtype, record in RECORDS.items() if record.kind == "float")
 INTEGERS = frozenset(dtype for dtype, record in RECORDS.items() if record.kind == "integer")
 CUDA_NAMES = {dtype: record.cuda for dtype, record in RECORDS.items() if record.cuda}
-TORCH_NAMES = {  # a tensor of torch's float4_e2m1fn_x2 has that type at the border, and is of Float4_e2m1fn inside
+TORCH_NAMES = {  # a tensor of torch's float4_e2m1fn_x2 has that type outside of a definition, and Float4_e2m1fn inside
     record.torch: dtype for dtype, record in RECORDS.items() if record.torch and dtype not in (_D.Index, _D.Float4_e2m1fn)
 }
 
 
 def as_dtype(value: object) -> DataType | None:
-    """Return the DataType that a user means: a DataType itself, or torch's dtype of that name; None for anything else. Imports no torch."""
+    """Return the DataType for a DataType or a torch dtype; None for anything else. Does not import torch."""
     if isinstance(value, DataType):
         return value
     if type(value).__name__ == "dtype" and type(value).__module__ == "torch":
@@ -178,10 +178,8 @@ def as_dtype(value: object) -> DataType | None:
 
 
 class StateType:
-    """The type of a reduction's state of several fields, as generated text passes it around: a struct. It stands where a DataType stands; no tensor in memory
-    that a user sees has it.
-
-    name: searched for in dumps; bits: of the struct; cuda: its name in generated text. One object for each name: equality is identity.
+    """The type of a reduction's state of several fields in generated text: a struct. It is used in place of a DataType, only for intermediate tensors. name:
+    for dumps; bits: of the struct; cuda: its name in generated text. One object for each name: equality is identity.
     """
 
     is_float = is_reduced_float = is_narrow_float = is_packed = is_integer = is_bool = is_complex = False
@@ -204,7 +202,7 @@ _STATES: dict[str, StateType] = {}
 
 
 def state_type(name: str, fields: tuple[DataType, ...], cuda: str) -> DataType:
-    """Return the type of a state, the same object for the same name. Typed as a DataType, since it stands wherever one stands."""
+    """Return the type of a state, the same object for the same name. Typed as a DataType, because it is used in place of one."""
     found = _STATES.get(name)
     if found is None:
         found = _STATES.setdefault(name, StateType(name, fields, cuda))

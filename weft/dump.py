@@ -45,7 +45,7 @@ class Dump:
 
     @staticmethod
     def fusion(kernel: str, text: Callable[[], str]) -> None:
-        """Write what a kernel computes, before its schedule and with it."""
+        """Write the fusion of a kernel, before and after scheduling."""
         if current().is_dumped("fusion", kernel=kernel):
             _write(f"{kernel}.fusion.txt", text())
 
@@ -57,7 +57,7 @@ class Dump:
 
     @staticmethod
     def scheduler(proposal: Any) -> None:
-        """Write who declined and why, the candidates, and the choice."""
+        """Write which schedulers declined and why, the candidates, and the choice."""
         if not current().is_dumped("scheduler"):
             return
         declined = [f"  {name} declined: {reason}" for name, reason in proposal.declined]
@@ -65,13 +65,13 @@ class Dump:
 
     @staticmethod
     def segments(text: Callable[[], str]) -> None:
-        """Write how a definition was cut."""
+        """Write the segments of a definition."""
         if current().is_dumped("segments"):
             _write("segments.txt", text())
 
     @staticmethod
     def passes(kernel: str) -> Callable[[str, str], None] | None:
-        """Return a function that records a pass's result, or None when the dump of passes is off."""
+        """Return a function that records a pass's result, or None if the dump of passes is off."""
         if not any(item.startswith("passes") for item in current().dump):
             return None
         state = {"step": 0, "text": ""}
@@ -92,7 +92,7 @@ class Dump:
 
     @staticmethod
     def machine_code(kernel: str, resources: str, cubin: bytes, ptx: str, disassembled: Callable[[bytes], str | None]) -> None:
-        """Write what a kernel uses, and its PTX and machine code where these are asked for. disassembled: returns machine code as text, None without a tool."""
+        """Write the resources of a kernel, and its PTX and machine code if requested. disassembled: returns machine code as text, None without a tool."""
         settings = current()
         if settings.ptxas_verbose or settings.is_dumped("resources", kernel=kernel):
             _write(f"{kernel}.resources.txt", f"{kernel}: {resources}")

@@ -19,7 +19,7 @@ Place = tuple[str, int]
 
 
 def user_place() -> Place | None:
-    """Return where the innermost frame outside the package is, or None."""
+    """Return the place of the innermost frame outside the package, or None."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
@@ -59,7 +59,7 @@ class WeftError(RuntimeError):
     what = "{message}"
     fix = ""
     is_usable = False  # True for a kernel that is refused only because others are probably faster
-    spilled_bytes = 0  # of a kernel's thread, where that is why it is refused
+    spilled_bytes = 0  # spilled bytes per thread, if that is why the kernel is refused
 
     def __init__(self, message: str | None = None, **values: object) -> None:
         if message is not None:
@@ -116,7 +116,7 @@ def find_stacklevel() -> int:
 
 
 def axes_to_give(rank: int) -> str:
-    """Return what to write instead of an axis that a tensor of `rank` axes does not have."""
+    """Return the valid axes of a tensor of `rank` axes, for the remedy of an error."""
     return f"use an axis from {-rank} to {rank - 1}" if rank else "use a tensor with at least one axis: this one has none"
 
 
@@ -125,7 +125,7 @@ LONGEST_SHOWN = 100
 
 
 def shown(value: object) -> str:
-    """Return a value in a few words for a message. Little is asked of it: it may be what is wrong."""
+    """Return a short text of a value for a message. It must not assume anything about the value, which may be the cause of the error."""
     if hasattr(value, "data_ptr"):
         return f"a tensor of type {getattr(value, 'dtype', type(value).__name__)}"
     try:

@@ -21,7 +21,7 @@ Number = Union[int, float, bool, complex]
 _TABLE: "weakref.WeakValueDictionary[tuple, Sym]" = weakref.WeakValueDictionary()
 
 LARGEST_KEPT = 4096
-"""Integers up to this one stay: they are most of what arithmetic on indices makes."""
+"""Integer constants up to this one are kept: they are most results of index arithmetic."""
 _KEPT: "dict[int, Sym]" = {}
 _LOCK = forking.recursive_lock()  # recursive: the garbage collector may run anything within it
 
@@ -136,7 +136,7 @@ def is_int(sym: Sym, value: int) -> bool:
 
 # ---------------------------------------------------------------- sums and products
 def _order(sym: Sym) -> tuple[str, int]:
-    """Sort key of operands: their text, so that a kernel's text is the same in every process (the disk cache goes by it); the identity breaks ties."""
+    """Sort key of operands: their text, so that a kernel's text, which is the key of the disk cache, is the same in every process; the identity breaks ties."""
     return to_text(sym), id(sym)
 
 
@@ -147,7 +147,7 @@ def _constants_last(sym: Sym) -> tuple[bool, str, int]:
 def terms(sym: Sym) -> dict[tuple[Sym, ...], int]:
     """Return `sym` as a polynomial: product of factors (in normal order, () for the constant) -> integer coefficient.
 
-    Sums and products keep theirs: do not change it.
+    The result is cached for sums and products: do not change it.
     """
     if sym.op == "const":
         return {(): sym.payload} if sym.payload else {}  # type: ignore[dict-item]
@@ -353,7 +353,7 @@ def _quotient_up(a: Sym, b: Sym) -> Sym:
 
 @remembered
 def recombine(sym: Sym) -> Sym:
-    """Return `sym` with (a / b) * b * s + (a % b) * s written as a * s: the linear index of axes that were merged and lie contiguously."""
+    """Return `sym` with (a / b) * b * s + (a % b) * s written as a * s: the linear index of axes that were merged and are contiguous."""
     poly = dict(terms(sym))
     changed = True
     while changed:
@@ -416,7 +416,7 @@ def _less(a: Sym, b: Sym) -> Sym:
 
 
 def equal(a: Sym | int, b: Sym | int) -> Sym:
-    """The predicate a == b; TRUE or FALSE where that is known."""
+    """The predicate a == b; TRUE or FALSE if known."""
     a, b = as_sym(a), as_sym(b)
     if a is b:
         return TRUE
@@ -426,7 +426,7 @@ def equal(a: Sym | int, b: Sym | int) -> Sym:
 
 
 def conjuncts(predicate: Sym) -> tuple[Sym, ...]:
-    """The parts of a logical and; the predicate itself when it is none."""
+    """The parts of a logical and; the predicate itself if it is not one."""
     return predicate.args if predicate.op == "and" else (predicate,)
 
 
@@ -477,7 +477,7 @@ def lower_bound(sym: Sym) -> int:
 
 @remembered
 def largest(sym: Sym) -> Sym | None:
-    """A Sym that is >= `sym` (each index variable replaced by its last value), or None when not known."""
+    """A Sym that is >= `sym` (each index variable replaced by its last value), or None if not known."""
     out: Sym = ZERO
     for factors, coefficient in terms(sym).items():
         if any(factor.op == "floordiv" and lower_bound(factor) < 0 for factor in factors):
@@ -510,7 +510,7 @@ def _last_value(factor: Sym) -> Sym:
 
 
 def proves_le(a: Sym, b: Sym) -> bool:
-    """True when a <= b for all values of the variables, as far as bounds show."""
+    """True if bounds prove a <= b for all values of the variables."""
     if a is b:
         return True
     if _least(_difference(b, a)) >= 0:
@@ -584,11 +584,11 @@ class UnboundVariable(InternalError):
 
 
 DEEP = 100
-"""Expressions nested deeper than this are worked through from the inside: a function that calls itself would not come back from a few hundred."""
+"""Expressions nested deeper than this are processed bottom-up, because recursion fails at a few hundred levels."""
 
 
 def inner_first(sym: Sym, is_known: Callable[[Sym], bool]) -> Iterator[Sym]:
-    """Yield `sym` and what it is made of, each once, operands before operations; nothing behind what `is_known`."""
+    """Yield `sym` and its subexpressions, each once, operands before operations; does not descend into those that `is_known`."""
     stack, seen = [(sym, False)], set()
     while stack:
         current, is_ready = stack.pop()
@@ -625,7 +625,7 @@ def _evaluate(sym: Sym, env: Mapping[Sym, Number], memo: dict[Sym, Number]) -> N
 
 
 def evaluate_int(sym: Sym, env: Mapping[Sym, Number], memo: dict[Sym, Number] | None = None) -> int:
-    """Return the value of `sym`, an extent, a stride or another number of things, as an int."""
+    """Return the value of `sym`, an extent, a stride or another count, as an int."""
     return int(evaluate(sym, env, memo).real)
 
 
@@ -667,7 +667,7 @@ def rebuild(sym: Sym, args: list[Sym]) -> Sym:
 def variables(sym: Sym) -> frozenset[Sym]:
     """Return the variables that `sym` depends on."""
     if sym.is_var:
-        return frozenset([sym])  # kept by itself it would never go
+        return frozenset([sym])  # a cached reference to itself would never be freed
     if sym._variables is None:
         for inner in inner_first(sym, lambda s: s.is_var or s._variables is not None):
             inner._variables = frozenset().union(*map(variables, inner.args))

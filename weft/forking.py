@@ -23,7 +23,7 @@ def lock() -> threading.Lock:
 
 
 def recursive_lock() -> Any:
-    """Return a lock that its holder may take again, and that is free in a forked child."""
+    """Return a reentrant lock that is free in a forked child."""
     made = threading.RLock()
     _locks.add(made)
     return made

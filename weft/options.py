@@ -332,7 +332,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _unset(default: object) -> str:
-    """Return what a setting means that is not given, for the end of a sentence."""
+    """Return the meaning of an unset setting, for the end of a sentence."""
     shown = _as_text(default)
     return f"; without it, it is {shown}" if shown else "; without it, it is off"
 
@@ -372,7 +372,7 @@ _disabled_everywhere: frozenset[str] = frozenset()
 
 
 def add_to_environment(values: Mapping[str, object], source: str, disabled: Iterable[str] = ()) -> None:
-    """Set settings as variables of the environment would, below those that `WEFT_*` variables set. disabled: nvFuser's disable options for every call.
+    """Set settings as variables of the environment would, with lower priority than `WEFT_*` variables. disabled: nvFuser's disable options for every call.
 
     Errors: UnknownOption, InvalidOptionValue, which name `source`.
     """
@@ -388,7 +388,7 @@ def is_disabled(name: str, names: Iterable[str] = ()) -> bool:
 
 
 def settings_of_enabled(names: Iterable[str]) -> dict[str, object]:
-    """Return what nvFuser's enable options set here; most have no meaning here."""
+    """Return the settings for nvFuser's enable options; most have no meaning here."""
     names = set(names)
     found: dict[str, object] = {}
     if "fast_math" in names:

@@ -13,11 +13,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MOST_REMEMBERED = 8192
-"""Results kept per function: the ops of a kernel stand in the same loops, so their indices are the same sums, quotients and proofs again and again."""
+"""Results kept per function: the ops of a kernel are in the same loops, so their indices repeat the same sums, quotients and proofs."""
 
 
 def remembered(function: Callable[P, R]) -> Callable[P, R]:
-    """Return `function`, which is pure, so that it remembers its last results by its positional arguments, which are compared by identity or are numbers."""
+    """Return the pure function `function` with memoization of its last results, by its positional arguments, which are compared by identity or are numbers."""
     known: dict[object, R] = {}
 
     @functools.wraps(function)

@@ -30,7 +30,7 @@ class NothingToDifferentiate(UserError):
 
 @dataclass(frozen=True)
 class Form:
-    """How a gradient of an output lies in memory: contiguity from the outermost axis in memory, and which axes those are; None: not contiguous is unsaid.
+    """The memory layout of the gradient of an output: contiguity from the outermost axis in memory, and which axes those are.
 
     expanded: axes of stride 0 that have more than one element.
     """
@@ -53,7 +53,7 @@ class Saved:
 class Backward:
     """A backward: inputs are the saved tensors `used` (positions among all saved), then `scalars`, then one gradient per form that is not None.
 
-    The gradient of the input at `positions[n]` is output `places[n]`: inputs with one and the same gradient, such as the terms of a sum, share an output.
+    The gradient of the input at `positions[n]` is output `places[n]`: inputs with the same gradient, such as the terms of a sum, share an output.
     """
 
     fusion: Fusion
@@ -66,7 +66,7 @@ class Backward:
 class Derivative:
     """A definition differentiated with respect to some of its inputs.
 
-    forward: the definition with the saved tensors that are no inputs or outputs as further outputs, behind its own. saved: what is saved, in order.
+    forward: the definition, with saved tensors that are neither inputs nor outputs as additional outputs after its own. saved: what is saved, in order.
     count: outputs of the definition itself.
     Errors: NothingToDifferentiate, NotDifferentiable.
     """
@@ -98,7 +98,7 @@ class Derivative:
         self._backwards: dict[tuple[Form | None, ...], Backward] = {}
 
     def backward(self, forms: Sequence[Form | None]) -> Backward:
-        """Return the backward for gradients that lie in memory as `forms` says: one per output of `forward`, None where no gradient comes."""
+        """Return the backward for gradients with the layouts `forms`: one per output of `forward`, None if there is no gradient."""
         key = tuple(forms)
         found = self._backwards.get(key)
         if found is None:
@@ -116,7 +116,7 @@ class Derivative:
         contiguity = {t: joint.contiguity[t] for t in tangents}
         distinct = list(dict.fromkeys(joint.grads.values()))
         cut = cut_out(joint.fusion, [*(all_saved[i] for i in used), *tangents], distinct, contiguity, orders)
-        part = cut.fusion  # scalars stand between saved tensors and gradients
+        part = cut.fusion  # scalars are between saved tensors and gradients
         tensors, scalars = part._inputs[: len(used) + len(tangents)], part._inputs[len(used) + len(tangents) :]
         part._inputs = [*tensors[: len(used)], *scalars, *tensors[len(used) :]]
         originals = {joint.image[v]: v for v in self.fusion.inputs()}
@@ -126,7 +126,7 @@ class Derivative:
 
 
 def _without_casts(tensor: TensorView) -> object:
-    """Return what tells results of equal casts of one tensor from others: (... ((tensor, type), type) ...)."""
+    """Return the key of a tensor without its casts, which is equal for equal casts of one tensor: (... ((tensor, type), type) ...)."""
     made_by = tensor.definition()
     if isinstance(made_by, PointwiseOp) and made_by.op_name == "cast" and isinstance(made_by.inputs[0], TensorView):
         return _without_casts(made_by.inputs[0]), tensor.dtype()
@@ -134,7 +134,7 @@ def _without_casts(tensor: TensorView) -> object:
 
 
 def _order_in_memory(output: TensorView, formats: dict[TensorView, list[IterDomain]]) -> tuple[int, ...]:
-    """Return the axes of an output from the outermost in memory: as requested, as taken over from an input, or in order."""
+    """Return the axes of an output from the outermost in memory: as requested, as inherited from an input, or in logical order."""
     axes = no_reductions(output.get_logical_domain())
     return tuple(axes.index(axis) for axis in formats.get(output, output.get_allocation_domain()) if not axis.is_reduction())
 
@@ -150,7 +150,7 @@ def plain_form(value: Val) -> Form:
 class _Joint:
     """A copy of a definition with gradients of its outputs as further inputs and the gradients of its inputs computed.
 
-    primal: its own expressions. tangents: one per output, None where no gradient comes. grads: by position of the input.
+    primal: its own expressions. tangents: one per output, None if there is no gradient. grads: by position of the input.
     """
 
     def __init__(self, fusion: Fusion, wrt: Sequence[int], forms: Sequence[Form | None], outputs: Sequence[Val]) -> None:
@@ -161,7 +161,7 @@ class _Joint:
         self.contiguity: dict[TensorView, Sequence[bool | None]] = {}
         self.tangents = [None if form is None else self._tangent(self.image[v], form) for v, form in zip(outputs, forms)]  # type: ignore[arg-type]
         self.grads: dict[int, TensorView] = {}
-        self._results: dict[object, TensorView] = {}  # one for all inputs that a gradient goes to as it is
+        self._results: dict[object, TensorView] = {}  # shared by all inputs that get the same gradient
         self._differentiate([self.image[v] for v in outputs], {i: self.image[fusion.inputs()[i]] for i in wrt})
         self._fold_axes_of_one()
 
@@ -214,12 +214,12 @@ class _Joint:
         return active
 
     def _accumulate(self, flowing: dict[Val, TensorView], value: Val, grad: TensorView) -> None:
-        """Add up in the type of the values, 16-bit floats in Float until they leave."""
+        """Accumulate in the type of the values; 16-bit floats in Float until the result."""
         known = flowing.get(value)
         flowing[value] = grad if known is None else Calls(self.fusion).add(known, grad)
 
     def _result(self, grad: TensorView, value: TensorView) -> TensorView:
-        """Return the gradient of an input: of its extents and type, in its order of axes in memory."""
+        """Return the gradient of an input: with its extents, type and memory order."""
         o = Calls(self.fusion)
         whole = filled(o, grad, value)
         key = _without_casts(whole), value.dtype()
@@ -236,9 +236,8 @@ class _Joint:
         return out
 
     def _fold_axes_of_one(self) -> None:
-        """Let gradients read what stands before a pair of broadcast and squeeze that undo each other, in either order.
-
-        Rules add and drop axes one op at a time. Left as they are, the pairs hide from schedulers that tensors lie along the same axes.
+        """Remove pairs of broadcast and squeeze that undo each other, in either order, from the gradients. Derivative rules add and drop axes one op at a time,
+        and such pairs would hide from schedulers that tensors have the same axes.
         """
         own = set(self.primal)
         pairs = {BroadcastOp: SqueezeOp, SqueezeOp: BroadcastOp}

@@ -30,7 +30,7 @@ class SizeOf:
 
 @dataclass(eq=False)
 class CutOut:
-    """A part. `scalars`: its scalar inputs behind the tensors: a scalar input of the original, or a size that it needs."""
+    """A part. `scalars`: its scalar inputs after the tensors: scalar inputs of the original, or sizes that it needs."""
 
     fusion: Fusion
     scalars: list[Scalar | SizeOf]
@@ -42,7 +42,7 @@ def cut_out(
 ) -> CutOut:  # fmt: skip
     """Return the part of `fusion` that computes `outputs` from `inputs` and scalars.
 
-    Inputs of the original stay as they are, or as `contiguity` says; other tensors are dense, with their axes in the order of `orders`, outermost first.
+    Inputs of the original keep their layout, or get that of `contiguity`; other tensors are dense, with their axes in the order of `orders`, outermost first.
     """
     part, image = fusion.clone()
     part.aliases, part.hidden_outputs, part._inputs, part.shares_results = {}, set(), [], False
@@ -98,7 +98,7 @@ def _needed_values(part: Fusion) -> set[Val]:
 
 
 def _rename_sizes(part: Fusion, sizes: Mapping[Sym, Sym]) -> set[Sym]:
-    """Say every size by the new inputs; return the variables that none of them has."""
+    """Express every size by the new inputs; return the variables for which this is not possible."""
     own = {v for t in part.inputs() if isinstance(t, TensorView) for a in t.get_logical_domain() for v in variables(a.logical_extent)}
     strides = {t.stride_var(i) for t in part.inputs() if isinstance(t, TensorView) for i in range(len(t.get_allocation_domain()))}
     free: set[Sym] = set()
@@ -121,7 +121,7 @@ def _rename_sizes(part: Fusion, sizes: Mapping[Sym, Sym]) -> set[Sym]:
         for key, attribute in list(expr.attributes.items()):
             if isinstance(attribute, Sym):
                 expr.attributes[key] = renamed(attribute)
-    for value in part._vals:  # scalar inputs of the original that a scalar of the part is made of
+    for value in part._vals:  # scalar inputs of the original that a scalar of the part depends on
         if isinstance(value, Scalar) and value.definition() is None and _is_input_scalar(value):
             free.add(value.sym)
     return free

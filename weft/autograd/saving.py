@@ -14,17 +14,16 @@ from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp
 from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, SqueezeOp, TensorView, no_reductions
 
 RECOMPUTED = (PointwiseOp, BroadcastOp, SqueezeOp, ExpandOp, LoadStoreOp, FullOp, IotaOp, ReshapeOp, LookupOp, CatOp)
-"""Expressions that a backward does again: they cost no memory access of their own. Reductions, random numbers and ops of torch are not repeated."""
+"""Expressions that a backward recomputes: they need no additional memory access. Reductions, random numbers and torch ops are not recomputed."""
 SYMBOLIC_EXTENT = 1024
-"""What an extent that is known at execution counts as."""
+"""The assumed value of a symbolic extent."""
 
 
 def chosen(fusion: Fusion, exprs: Sequence[Expr], needed: Collection[TensorView], overwritten: Collection[TensorView]) -> list[TensorView]:
     """Return the tensors to save so that all of `needed` can be computed from them, in the order of `exprs`; inputs first.
 
-    exprs: the forward. overwritten: inputs that the forward writes into, of which nothing is left to save.
-    Costs: an input or output is read once more; another tensor is written and read. Of equal ones an output is preferred, since what comes behind
-    mostly keeps it anyway.
+    exprs: the forward. overwritten: inputs that the forward overwrites, which cannot be saved. Costs: an input or output is read once more; another tensor is
+    written and read. With equal costs an output is preferred, because later ops mostly keep it anyway.
     """
     tensors = [*(v for v in fusion.inputs() if isinstance(v, TensorView)), *(t for e in exprs for t in e.tensor_outputs)]
     place = {t: i for i, t in enumerate(dict.fromkeys(tensors))}
@@ -92,7 +91,7 @@ class _Network:
                 self.left[edge ^ 1] += flow
 
     def _search(self, source: int) -> list[int | None]:
-        """Return by which edge each node is reached from the source (-1 for itself), None where it is not."""
+        """Return the edge by which each node is reached from the source (-1 for the source), None if it is not reached."""
         came_by: list[int | None] = [None] * len(self.edges)
         came_by[source] = -1
         queue = deque([source])

@@ -14,11 +14,11 @@ from ..lower.blocks import row_variable
 from ..lower.kernel_ir import Access, BlockFold, KeepScale, MagnitudeFold, Op, ScaledCast, StoreScales
 
 SCALES_BYTES = 4
-"""That a lane stores of a tile of scales at once."""
+"""Bytes of a scale tile that a lane stores at once."""
 
 
 def fold_block(writer: Any, s: BlockFold, depth: int) -> None:
-    """Write the fold over the blocks of a vector, and over the lanes that share a block. writer: the CudaWriter."""
+    """Write the reduction over the quantization blocks of a vector, and over the lanes that share a block. writer: the CudaWriter."""
     writer.blocks["blocks"] = None
     target, source, n, block = s.outputs[0], s.operands[0], s.vector_elems, s.expr.attributes["block"]
     assert isinstance(source, Access)
@@ -58,7 +58,7 @@ def cast_scaled(writer: Any, s: ScaledCast, depth: int) -> None:
 
 
 def tile_scales(writer: Any, s: KeepScale | StoreScales, depth: int) -> None:
-    """Write what becomes of the scales of four rows of a tile."""
+    """Write the statements for the scales of four rows of a tile."""
     writer.blocks["blocks"] = None
     target, source = s.outputs[0], s.operands[0]
     assert isinstance(source, Access)
@@ -74,7 +74,7 @@ def tile_scales(writer: Any, s: KeepScale | StoreScales, depth: int) -> None:
 def sample_blocks(writer: Any, s: Op, depth: int) -> None:
     """Write the store of the first element of each block in a vector.
 
-    Its condition stands inside of the one that other ops of the loop have too, so that the compiler sees one region in which scales are computed once.
+    Its condition is nested in the common condition of the loop's ops, so that the compiler sees one region in which scales are computed once.
     """
     target, source, block = s.outputs[0], s.operands[0], s.expr.attributes["block"]
     assert isinstance(source, Access)
@@ -95,7 +95,7 @@ def sample_blocks(writer: Any, s: Op, depth: int) -> None:
 
 
 def groups_text(writer: Any, sample: BlockSampleOp) -> str:
-    """Return the arguments that say where groups of rows begin, where their tiles do, and how many groups there are."""
+    """Return the arguments with the first rows of the groups, the first rows of their tiles, and the number of groups."""
     writer.blocks["blocks"] = None
     begins, places = sample.read_whole
     return f"T{begins.name}, T{places.name}, {writer.scalars.index(places.get_logical_domain()[0].sym)}"

@@ -68,11 +68,11 @@ class CudaWriter:
         self.needs: set[Need] = set()
         self.launch = {p: d for p, d in zip(GRID_TYPES + BLOCK_TYPES, (*kernel.grid, *(kernel.compute_block or kernel.block)))}
         self.alignment_bytes: dict[str, int] = {}
-        self.texts: dict[str, None] = {}  # of monoids that the device library does not know; they stand before the kernel
+        self.texts: dict[str, None] = {}  # texts of monoids outside of the device library; they are put before the kernel
         self.random_ops: set[int] = set()
         self.shared_tensors: dict[str, Sym] = {}
         self.maps: dict[str, TensorMapParam] = {}
-        self._moved = {s.source for s in walk(kernel.body) if isinstance(s, Move)}  # taken over whether it was written or not
+        self._moved = {s.source for s in walk(kernel.body) if isinstance(s, Move)}  # moved whether it was written or not
         self._written = {o.buffer.tensor for s in walk(kernel.body) if isinstance(s, Op) for o in s.outputs}
         self._used = {o.buffer.tensor for s in walk(kernel.body) if isinstance(s, Op) for o in (*s.outputs, *s.operands) if isinstance(o, Access)}
 
@@ -81,16 +81,16 @@ class CudaWriter:
         self.lines.append("  " * depth + text)
 
     def call(self, depth: int, text: str) -> None:
-        """Write a call of the library that accesses memory or meets other threads."""
+        """Write a library call that accesses memory or synchronizes."""
         self.emit(depth, text)
         self.mark("call", text)
 
     def mark(self, kind: str, text: str = "", tensors: tuple[str, ...] = (), *, lines: int = 1) -> None:
-        """Note what is known of the last lines; see LineOrigin."""
+        """Record the origin of the last lines; see LineOrigin."""
         self.origins.append(LineOrigin(len(self.lines) - lines + 1, len(self.lines), kind, tensors, text))
 
     def body(self, statements: list[Statement], depth: int) -> None:
-        """Write statements, one after the other, and note the lines of each op and barrier."""
+        """Write statements, one after the other, and record the lines of each op and barrier."""
         for statement in statements:
             first = len(self.lines)
             self.statement(statement, depth)
@@ -151,7 +151,7 @@ class CudaWriter:
         return CUDA_NAMES[dtype]
 
     def in_shared(self, buffer: Buffer, ctype: str) -> str:
-        """A pointer to where the buffer lies in the block's shared memory."""
+        """A pointer to the buffer in the block's shared memory."""
         return f"reinterpret_cast<{ctype}*>(shared + {self.scalars.index(buffer.offset_bytes)})"  # type: ignore[arg-type]
 
     def allocate(self, buffer: Buffer, depth: int) -> None:
@@ -172,7 +172,7 @@ class CudaWriter:
 
     # -- operands
     def read(self, place: Access | Sym, dtype: DataType) -> str:
-        """Return the text of an operand's value; `dtype` is what a scalar is converted to."""
+        """Return the text of an operand's value; `dtype` is the type to which a scalar is converted."""
         if not isinstance(place, Access):
             return self.scalars.value(place, dtype)
         buffer = place.buffer
@@ -185,14 +185,14 @@ class CudaWriter:
         return buffer.name if is_scalar(buffer) else f"{buffer.name}[{self.scalars.index(place.index)}]"
 
     def load_global(self, place: Access, cache: str, is_ahead: bool = False) -> str:
-        """Return the load of one element; is_ahead: that is used later, and that the compiler must not take for the same in all threads."""
+        """Return the load of one element; is_ahead: it is used in a later iteration, and the compiler must not treat it as uniform."""
         if place.buffer.dtype.is_packed:
             return f"weft::load_global_packed<weft::Cache::{cache}>({place.buffer.name}, {self.scalars.index(place.index)})"
         address = f"weft::of_thread({self.address(place)})" if is_ahead else self.address(place)
         return f"weft::load_global<weft::Cache::{cache}>({address})"
 
     def address(self, place: Access) -> str:
-        """Return the pointer to an element, or to the unit of memory that begins with it where elements share one."""
+        """Return the pointer to an element, or, for packed types, to the memory unit that begins with it."""
         if (kept := self.places.address(self, place)) is not None:
             return kept
         index = place.index if not place.buffer.dtype.is_packed else floordiv(place.index, place.buffer.dtype.elems_per_unit)
@@ -200,7 +200,7 @@ class CudaWriter:
         return place.buffer.name if index is ZERO else f"{place.buffer.name} + ({text})" if self.kernel.sums_offsets else f"{place.buffer.name} + {text}"
 
     def write(self, place: Access, text: str, depth: int) -> None:
-        """Store the value `text` to where its buffer is."""
+        """Store the value `text` in its buffer."""
         buffer = place.buffer
         if buffer.dtype.is_packed and buffer.memory is not MemoryType.local:
             raise SplitUnit(tensor=buffer.tensor, bits=buffer.dtype.bits, dtype=buffer.dtype.value, elems=buffer.dtype.elems_per_unit)
@@ -248,17 +248,17 @@ class CudaWriter:
             raise InternalError(f"{type(expr).__name__} has no CUDA text")
 
     def monoid(self, expr: Expr, dtype: DataType) -> Monoid:
-        """Return what a reduction folds with, and include what its identity and its combination need."""
+        """Return the monoid of a reduction, and include the device functions for its identity and combination."""
         monoid = MONOIDS[expr.attributes["kind"]]
         self.blocks.update(dict.fromkeys(monoid.blocks_for(dtype)))
         self.texts[monoid.text_for(dtype)] = None
         return monoid
 
     def fold(self, s: Op, depth: int) -> None:
-        """Write the fold of one element, or of one vector of them, into what this thread has folded."""
+        """Write the fold of one element, or of one vector, into this thread's partial result."""
         output, dtype = s.outputs[0], s.outputs[0].buffer.dtype
         monoid = self.monoid(s.expr, dtype)
-        if s.vector_elems > 1 and not absorbs_lanes(output.buffer.tensor):  # lanes have a result each: of threads of which there is one
+        if s.vector_elems > 1 and not absorbs_lanes(output.buffer.tensor):  # each lane has its own result
             for lane in range(s.vector_elems):
                 lanes = [lane_of(o, lane) if isinstance(o, Access) else o for o in (output, *s.operands)]
                 self.fold(replace(s, outputs=[lanes[0]], operands=lanes[1:], vector_elems=1), depth)  # type: ignore[list-item]
@@ -340,7 +340,7 @@ class CudaWriter:
             return
         is_far = {src.memory, out.memory} == {MemoryType.global_, MemoryType.local}
         widest = (self.access_bits if is_far else MAX_ACCESS_BITS) // max(out.dtype.bits, 1)
-        if n > widest:  # wider than one instruction: several
+        if n > widest:  # wider than one instruction: split into several
             for lane in range(0, n, widest):
                 self.vector_op(Op(expr, [lane_of(target, lane)], [lane_of(source, lane)], vector_elems=widest), depth)
             return
@@ -414,7 +414,7 @@ class CudaWriter:
         self.emit(depth, f"weft::tensor_load<{rank}>({self.address(target)}, {map_}, {places}, {self.address(s.barrier)});")  # type: ignore[arg-type]
 
     def async_copy(self, s: Op, depth: int) -> None:
-        """Write what one thread copies by cp.async."""
+        """Write the cp.async copies of one thread."""
         target, source = s.outputs[0], s.operands[0]
         bytes_ = s.vector_elems * target.buffer.dtype.bits // 8
         self.require_alignment(source.buffer, bytes_)  # type: ignore[union-attr]
@@ -454,13 +454,13 @@ class CudaWriter:
             self.emit(depth, f"weft::{kind}_float4({target.buffer.name}, {offset}, {self.random_state(s)}, (unsigned long long)({element}), {a}, {b});")
 
 def fill_text(buffer: Buffer) -> str:
-    """Return what every element of a buffer starts with, in C++."""
+    """Return the initial value of every element of a buffer, in C++."""
     kind, dtype = str(buffer.fill), buffer.dtype
     return f"{CUDA_NAMES[dtype]}{{}}" if kind == "sum" and dtype.is_reduced_float else MONOIDS[kind].identity(dtype)
 
 
 def _label(buffer: Buffer) -> str:
-    """What a register holds: the op that computes it, or the input that is loaded."""
+    """The content of a register, for a comment: the op that computes it, or the input that is loaded."""
     expr = buffer.tensor.definition()
     if expr is None:
         return ""

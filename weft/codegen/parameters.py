@@ -7,7 +7,7 @@ from ..lower.program import Param, RandomParam, ScalarParam, TensorMapParam, Ten
 
 
 def signature_lines(params: tuple[Param, ...], *, overlaps: bool) -> list[str]:
-    """The lines of the parameters; what the host computes is said behind each."""
+    """The lines of the parameters; a comment after each scalar says what the host computes."""
     lines = []
     for n, param in enumerate(params):
         end = ") {" if n == len(params) - 1 else ","
@@ -17,7 +17,8 @@ def signature_lines(params: tuple[Param, ...], *, overlaps: bool) -> list[str]:
 
 
 def _declare(param: Param, *, overlaps: bool) -> str:
-    """Return the declaration of a parameter. overlaps: others write while the kernel runs, until it has waited for them: no load may be moved in front."""
+    """Return the declaration of a parameter. overlaps: dependent launch: other kernels write until this one has waited for them, so no load may be moved before
+    the wait."""
     if isinstance(param, TensorParam):
         ctype = param.dtype.record.pointer
         if not param.written and overlaps:

@@ -19,7 +19,7 @@ _INDICES = frozenset(p.value for p in (*BLOCK_TYPES, *GRID_TYPES))
 
 
 class Places:
-    """The pointers of the loop that is being written, by buffer and by what they add to it."""
+    """The pointers of the current loop, by buffer and offset."""
 
     def __init__(self) -> None:
         self._names: dict[tuple[Buffer, Sym], str] = {}
@@ -27,7 +27,7 @@ class Places:
 
     @contextmanager
     def around(self, writer: Any, loop: Loop, depth: int) -> Iterator[None]:
-        """Write the pointers in front of a loop, and forget them behind it; loops inside of one that has pointers have none of their own."""
+        """Write the pointers before a loop, and drop them after it; loops inside of a loop with pointers have no separate ones."""
         if self._names or not writer.kernel.keeps_places:
             yield
             return
@@ -46,14 +46,14 @@ class Places:
                     writer.emit(depth, f"auto* const {name} = {place.buffer.name} + ({writer.scalars.index(_in_units(fixed, place.buffer))});")
 
     def address(self, writer: Any, place: Access) -> str | None:
-        """Return the pointer to an element, where the loop has one for it."""
+        """Return the pointer to an element, if the loop has one for it."""
         fixed, moving = _parts(place) if self._names else (ZERO, ZERO)
         name = self._names.get((place.buffer, fixed))
         return None if name is None or moving is ZERO else f"{name} + {writer.scalars.index(_in_units(moving, place.buffer))}"
 
 
 def _parts(place: Access) -> tuple[Sym, Sym]:
-    """Return what of an index threads and sizes give, and what indices of loops do."""
+    """Split an index into the part from threads and sizes, and the part from loop indices."""
     fixed: dict[tuple[Sym, ...], int] = {}
     moving: dict[tuple[Sym, ...], int] = {}
     for factors, coefficient in terms(place.index).items():
@@ -63,12 +63,12 @@ def _parts(place: Access) -> tuple[Sym, Sym]:
 
 
 def _in_units(index: Sym, buffer: Buffer) -> Sym:
-    """Return the units of memory in front of an element. Where elements share one, only whole units are accessed, so that every step is made of such."""
+    """Return the offset of an element in memory units. For packed types only whole units are accessed, so every step is a multiple of a unit."""
     units = buffer.dtype.elems_per_unit
     if not buffer.dtype.is_packed:
         return index
     out: Sym = ZERO
     for factors, coefficient in terms(index).items():
-        sizes = mul(product(f for f in factors if is_host_variable(f)), coefficient)  # how far one step goes
+        sizes = mul(product(f for f in factors if is_host_variable(f)), coefficient)  # the size of one step
         out = add(out, mul(product(f for f in factors if not is_host_variable(f)), floordiv(sizes, units)))
     return out

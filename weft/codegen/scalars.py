@@ -60,9 +60,9 @@ def converted(dtype: DataType, text: str) -> str:
 class ScalarPrinter:
     """Prints expressions of one kernel and collects its scalar parameters.
 
-    index_type: Int or Int32, the type that indices are computed in. block_values: quotients and remainders of block indices by sizes, as (name, text), in
-    the order in which the kernel computes them once, at its start: under a condition, a compiler would divide again in every place. divides: is an index
-    divided by a size that the host knows, by the block `divide` of the device library?
+    index_type: Int or Int32, the type that indices are computed in. block_values: quotients and remainders of block indices by sizes, as (name, text), in the
+    order in which the kernel computes them once, at its start: inside conditions, the compiler would divide again at every use. divides: whether an index is
+    divided by a host-known size, with the block `divide` of the device library.
     """
 
     def __init__(self, index_type: DataType) -> None:
@@ -72,7 +72,7 @@ class ScalarPrinter:
         self.divides = False
 
     def index(self, sym: Sym) -> str:
-        """Return an index expression, which may follow a plus sign."""
+        """Return an index expression, in a form that may follow a plus sign."""
         return self._print(sym, top=sym.op != "bitwise_xor")
 
     def condition(self, sym: Sym) -> str:
@@ -129,7 +129,7 @@ class ScalarPrinter:
         return self.block_values[sym][0]
 
     def _is_by_size(self, sym: Sym) -> bool:
-        """True for the quotient or remainder of an index that is not negative, by what the host knows."""
+        """True for the quotient or remainder of a nonnegative index by a host-known value."""
         index, size = sym.args
         others = [v for v in variables(index) if not is_host_variable(v)]
         is_index = lower_bound(index) >= 0 and all(v.extent is not None or str(v.payload).startswith(_THREAD_VARS) for v in others)
@@ -144,12 +144,12 @@ class ScalarPrinter:
 
 
 def _is_of_block(sym: Sym) -> bool:
-    """True when block indices and what the host knows are all that `sym` depends on."""
+    """True if `sym` depends only on block indices and host-known values."""
     return all(is_host_variable(v) or str(v.payload).startswith(_BLOCK_VAR) for v in variables(sym))
 
 
 def _host_first(sym: Sym) -> list[Sym]:
-    """The arguments of a sum or product, with what the host knows gathered into one parameter."""
+    """The arguments of a sum or product, with host-known ones combined into one parameter."""
     if sym.op not in ("add", "mul"):
         return list(sym.args)
     from ..expr import ONE, ZERO, add, mul
@@ -165,7 +165,7 @@ def _host_first(sym: Sym) -> list[Sym]:
 
 
 def is_host(sym: Sym) -> bool:
-    """True when `sym` is no constant and depends only on what the host knows at launch."""
+    """True if `sym` is not a constant and depends only on values that the host knows at launch."""
     if sym.is_const:
         return False
     return all(map(is_host_variable, variables(sym)))

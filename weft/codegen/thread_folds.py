@@ -18,7 +18,7 @@ from .protocol import exchange_text
 
 
 def fold_across_threads(writer: Any, s: Reduce, depth: int) -> None:
-    """Write a reduction across threads, and across blocks: values into an array, folded, and out of it."""
+    """Write a reduction across threads, and across blocks: values into an array, reduced, and out of it."""
     writer.blocks["reduce"] = None
     tensor = s.outputs[0].buffer.tensor
     dtype, n = tensor.dtype(), s.group_elems * len(s.outputs)
@@ -48,9 +48,9 @@ def fold_across_threads(writer: Any, s: Reduce, depth: int) -> None:
 
 
 def _lifted(writer: Any, s: Reduce, lane: int, monoid: Monoid) -> str:
-    """Return what lane `lane` of a reduction's operands stands for: a value as it is, or a state."""
+    """Return the element of lane `lane` of a reduction's operands: a plain value, or a lifted state."""
     dtype = s.outputs[lane // s.group_elems].buffer.dtype
-    is_state = isinstance(monoid, StateMonoid) and len(s.outputs) == 1  # all operands of one state; else one per output, each of several lanes
+    is_state = isinstance(monoid, StateMonoid) and len(s.outputs) == 1  # all operands form one state; otherwise one per output, each with several lanes
     given = s.operands if is_state else [s.operands[lane // s.group_elems]]
     operands = [lane_of(o, lane % s.group_elems) if isinstance(o, Access) else o for o in given]
     texts = [writer.read(o, dtype) for o in operands]
@@ -58,7 +58,7 @@ def _lifted(writer: Any, s: Reduce, lane: int, monoid: Monoid) -> str:
 
 
 def is_of(operand: Access | Sym, dtype: DataType) -> bool:
-    """True when an operand is of what a reduction folds already: another thread's or pass's state, or a value that needs no lifting."""
+    """True if an operand is already of the folded type: a state of another thread or pass, or a value that needs no lifting."""
     return isinstance(operand, Access) and operand.buffer.dtype is dtype
 
 
@@ -68,7 +68,7 @@ def _functor(s: Reduce) -> str:
 
 
 def _fold_threads(writer: Any, s: Reduce, workspace: str, identity: str, depth: int) -> None:
-    """Fold `value` over the threads of the block, in the form that `reduction_form` gives."""
+    """Reduce `value` over the threads of the block, in the form given by `reduction_form`."""
     functor = _functor(s)
     form = reduction_form(s, {p: d for p, d in writer.launch.items() if d is not ONE})
     n = s.group_elems * len(s.outputs)
@@ -87,7 +87,7 @@ def _fold_threads(writer: Any, s: Reduce, workspace: str, identity: str, depth: 
             run = "blockDim.x * blockDim.y"
         alone_on_x = all(writer.launch[p] is ONE for p in BLOCK_TYPES[1:])
         if alone_on_x and writer.launch[BLOCK_TYPES[0]].is_const:
-            run = f"{writer.launch[BLOCK_TYPES[0]].value}u"  # warps that are not there take no instructions
+            run = f"{writer.launch[BLOCK_TYPES[0]].value}u"  # absent warps cost no instructions
         trailing = "true" if s.in_loop and s.turn is None else "false"
         if s.turn is not None:
             half = mul(s.turn, floordiv(s.workspace.elems, 2))  # type: ignore[union-attr]
@@ -106,7 +106,7 @@ def _fold_threads(writer: Any, s: Reduce, workspace: str, identity: str, depth: 
 
 
 def _fold_group(writer: Any, s: Reduce, group: ThreadGroup, ctype: str, depth: int) -> None:
-    """Fold `value` over threads that meet at a named barrier."""
+    """Reduce `value` over threads that synchronize at a named barrier."""
     writer.blocks["pipeline"] = None
     functor, n = _functor(s), s.group_elems
     workspace = s.workspace
@@ -135,7 +135,7 @@ def _linear_thread(writer: Any, kinds: list) -> Sym:
 
 
 def _fold_cluster(writer: Any, s: Reduce, functor: str, identity: str, exchange: str, depth: int) -> None:
-    """Fold `value` over the blocks of a cluster."""
+    """Reduce `value` over the blocks of a cluster."""
     n = s.group_elems * len(s.outputs)
     if s.turn is not None:
         half = writer.scalars.index(floordiv(s.exchange.elems, 2))  # type: ignore[union-attr]
@@ -155,9 +155,8 @@ def _fold_cluster(writer: Any, s: Reduce, functor: str, identity: str, exchange:
 
 
 def _fold_blocks(writer: Any, s: Reduce, workspace: str, identity: str, depth: int) -> None:
-    """Fold `value` over the threads of the block; then let the last block that arrives fold the partial results of all blocks.
-
-    Both times threads are folded by the same text, in a loop: it is long, and the compiler takes as much time for a second copy.
+    """Reduce `value` over the threads of the block; then the last block that arrives reduces the partial results of all blocks. Both reductions across threads
+    are one text in a loop, because it is long and a second copy would double its compile time.
     """
     n, functor = s.group_elems, _functor(s)
     used = [p for p in GRID_TYPES if writer.launch[p] is not ONE]

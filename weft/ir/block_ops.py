@@ -14,22 +14,23 @@ from ..expr import Sym, mul
 from .values import IterDomain, LoadStoreOp, PointwiseOp, Split, TensorView
 
 SWIZZLED = "128x4"
-"""Scales as block-scaled matrix products take them: tiles of 128 rows by 4 columns, padded with zeros; see `ops.blocks.swizzled_offset`."""
+"""The layout of scales for block-scaled matrix products: tiles of 128 rows by 4 columns, padded with zeros; see `ops.blocks.swizzled_offset`."""
 
 
 COLUMNS = "columns"
-"""Rows innermost, each column beginning at a multiple of four elements: as products with scales of 1 x 128 blocks take them, TMA-aligned."""
+"""Rows innermost, each column beginning at a multiple of four elements (TMA-aligned): the layout for products with scales of 1 x 128 blocks."""
 
 PADDED = {"padded 128x4": (128, 4), "padded 4x128": (4, 128), "padded 1x4": (1, 4)}
-"""Rows, with zeros up to multiples of so many rows and columns: as TransformerEngine keeps scales."""
+"""Rows, padded with zeros to multiples of so many rows and columns: the layout of TransformerEngine."""
 
 
 PADDED_COLUMNS = "padded columns"
-"""COLUMNS as rows of the transposed scales, with zeros behind the last one, too: [columns, rows to a multiple of four]. As TransformerEngine keeps scales."""
+"""COLUMNS as rows of the transposed scales, padded with zeros, also after the last one: [columns, rows to a multiple of four]. The layout of
+TransformerEngine."""
 
 
 GROUPED = "grouped"
-"""Tiles as SWIZZLED has them, for each group of rows: inputs say where a group's rows begin, and where its tiles do, a multiple of 128 rows."""
+"""Tiles as in SWIZZLED, for each group of rows: inputs give the first row of each group, and the first row of its tiles, a multiple of 128."""
 
 
 class BlockFoldOp(PointwiseOp):
@@ -45,9 +46,8 @@ class BlockFoldOp(PointwiseOp):
 
 
 class BlockHadamardOp(BlockFoldOp):
-    """Each block of 16 neighbours as a row times diag(signs) H / 4: a fold whose elements each have a result of their own.
-
-    attributes: op = "block_hadamard"; block: 16; signs: 16 bits, 1 where the element of this number changes its sign first; compute: Float.
+    """Each block of 16 neighbours as a row times diag(signs) H / 4: a block operation with a different result per element. attributes: op = "block_hadamard";
+    block: 16; signs: 16 bits, 1 if the element with this number is negated first; compute: Float.
     """
 
     @property
@@ -60,7 +60,7 @@ class BlockSampleOp(LoadStoreOp):
     """One element per block of the first input: the first.
 
     The output's root axes are the input's; its last logical axis is the outer part of the last root axis, split by `block`. Its loops are over the root axes.
-    attributes: op = "block_sample"; block; layout: "rows", or one of the layouts above. inputs behind the first: those of GROUPED.
+    attributes: op = "block_sample"; block; layout: "rows", or one of the layouts above. inputs after the first: those of GROUPED.
     """
 
     @property
@@ -79,7 +79,7 @@ class BlockSampleOp(LoadStoreOp):
 
     @property
     def within(self) -> IterDomain:
-        """The axis over the elements of a block, of which the first is taken."""
+        """The axis over the elements of a block; the op takes the first one."""
         output: TensorView = self.outputs[0]  # type: ignore[assignment]
         split = output.get_logical_domain()[-1].definition()
         assert isinstance(split, Split)
@@ -87,17 +87,17 @@ class BlockSampleOp(LoadStoreOp):
 
 
 def sample_of(tensor: TensorView) -> BlockSampleOp | None:
-    """Return the expression that makes `tensor` when it takes one element per block."""
+    """Return the expression that computes `tensor` if it takes one element per block."""
     definition = tensor.definition()
     return definition if isinstance(definition, BlockSampleOp) else None
 
 
 def sample_shape(tensor: TensorView) -> list[Sym]:
-    """Return how many rows and columns of scales there are: all axes but the last are rows together."""
+    """Return the numbers of rows and columns of scales: all axes except the last together are the rows."""
     *outer, last = tensor.get_logical_domain()
     return [functools.reduce(mul, (axis.sym for axis in outer)), last.sym]
 
 
 def loop_sources(tensor: TensorView) -> list[IterDomain]:
-    """Return the axes whose loops compute `tensor`: the logical ones, but those of the input where one element per block is taken."""
+    """Return the axes whose loops compute `tensor`: the logical ones; for one element per block, those of the input."""
     return tensor.get_logical_domain() if sample_of(tensor) is None else tensor.get_root_domain()

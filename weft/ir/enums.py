@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class ParallelType(Enum):
-    """What runs the iterations of a loop axis."""
+    """What executes the iterations of a loop axis."""
 
     mesh_x = "deviceIdx.x"
     mesh_y = "deviceIdx.y"
@@ -40,7 +40,7 @@ class ParallelType(Enum):
 
     @property
     def is_bound(self) -> bool:
-        """True when the axis is no loop: its index is a block or thread index."""
+        """True if the axis is not a loop: its index is a block or thread index."""
         return self in GRID_TYPES or self in BLOCK_TYPES
 
 
@@ -49,7 +49,7 @@ BLOCK_TYPES = (ParallelType.block_x, ParallelType.block_y, ParallelType.block_z)
 
 
 class IterType(Enum):
-    """What an axis is. symbolic: iteration or broadcast, decided per call (`weft.graph.concretize`); no kernel has such an axis."""
+    """The type of an axis. symbolic: iteration or broadcast, decided per call (`weft.graph.concretize`); no kernel has such an axis."""
 
     iteration = "i"
     reduction = "r"

@@ -19,7 +19,7 @@ from .values import Expr, IterDomain, LoadStoreOp, Merge, Owner, Scalar, Split, 
 
 @dataclass(frozen=True)
 class AsWritten:
-    """What the user asked for where the graph computes it in another way: a reduction of `source` over `dims` with the monoid `kind`.
+    """The user's op for a result that the graph computes in another way: a reduction of `source` over `dims` with the monoid `kind`.
 
     kind: also "welford"; `field` is the number of the result. The reference computes this, not the graph.
     """
@@ -33,8 +33,8 @@ class AsWritten:
 class Fusion(Owner):
     """A graph of tensor operations. Values are numbered per kind in creation order.
 
-    Fusions of one structure are equal. A fusion grows, so it has no hash: tables of fusions go by identity, or by `structural_key`.
-    structure_of, text_of: what reads whole fusions hands itself in here, since this file cannot import it (`weft.ir.structure`, `weft.ir.printing`).
+    Fusions of one structure are equal. A fusion is mutable, so it has no hash: tables of fusions use identity, or `structural_key`. structure_of, text_of:
+    functions that other modules register here, because this file cannot import them (`weft.ir.structure`, `weft.ir.printing`).
     """
 
     structure_of: ClassVar[Callable[[Fusion], Hashable]]
@@ -46,18 +46,18 @@ class Fusion(Owner):
         self._vals: list[Val] = []
         self._tensor_count = self._scalar_count = self._axis_count = 0
         self._size_scalars: dict[tuple[int, int], Scalar] = {}
-        self.names: dict[str, str] = {}  # what texts call the sizes and scalars of the user: "T0.size[0]" -> "i0"
+        self.names: dict[str, str] = {}  # names of the user's sizes and scalars in texts: "T0.size[0]" -> "i0"
         self.aliases: dict[Val, Val] = {}  # output -> the input that it is written into
         self.hidden_outputs: set[Val] = set()  # aliased outputs that are not returned
         self.shares_results = True  # outputs that rename another result may share its memory, as in nvFuser; else each has its own, in row-major order
-        self.shows_inputs = True  # outputs that rename an input may be views of it; else each has memory of its own
+        self.shows_inputs = True  # outputs that only rename an input may be views of it; otherwise each has its own memory
         self.detached: set[Val] = set()  # tensors through which no gradient flows
         self.own_gradients: dict[Val, tuple[tuple[Val, ...], Callable[..., Any]]] = {}  # result of a composite -> (sources, rule), see weft.ops.gradients
         self.as_written: dict[Val, AsWritten] = {}  # results that the graph computes in another way than the user wrote
-        self.scheduled: Any = None  # what a scheduler that scheduled this fusion in place fixed beside its axes: see `schedulers.base.ScheduleResult`
-        self.is_closed = False  # an executor owns the fusion: users' operators add nothing more
+        self.scheduled: Any = None  # result of a scheduler that scheduled this fusion in place: see `schedulers.base.ScheduleResult`
+        self.is_closed = False  # an executor owns the fusion: users' operators must not add to it
         self.random_op_count = 0
-        self.findings: dict[str, tuple[Hashable, object]] = {}  # what analyses found, each with the `state` in which it is true
+        self.findings: dict[str, tuple[Hashable, object]] = {}  # results of analyses, each with the `state` for which it is valid
         self._changes = 0
         self._order: _Order | None = None
 
@@ -70,7 +70,7 @@ class Fusion(Owner):
         return axis
 
     def copy_axis(self, axis: IterDomain, iter_type: IterType | None = None) -> IterDomain:
-        """Return a new axis with the extent and kind of `axis` (not its transforms, not its binding)."""
+        """Return a new axis with the extent and type of `axis` (without its transforms and binding)."""
         return self.new_axis(axis.sym, iter_type or axis.iter_type, expanded_extent=axis.expanded_extent)
 
     def new_tensor(self, logical: Sequence[IterDomain], dtype: DataType, *, root: list[IterDomain] | None = None) -> TensorView:
@@ -115,7 +115,7 @@ class Fusion(Owner):
         return expr
 
     def remove(self, expr: Expr) -> None:
-        """Take an expression out of the fusion."""
+        """Remove an expression from the fusion."""
         self._changes += 1
         for value in expr.outputs:
             value._definition = None
@@ -123,11 +123,11 @@ class Fusion(Owner):
             value._uses = [use for use in value._uses if use is not expr]
 
     def replace_input(self, expr: Expr, old: Val, new: Val) -> None:
-        """Let `expr` read `new` where it read `old`."""
+        """Replace input `old` of `expr` by `new`."""
         self.replace_inputs([expr], old, new)
 
     def replace_inputs(self, exprs: Iterable[Expr], old: Val, new: Val) -> None:
-        """Let all of `exprs` read `new` where they read `old`."""
+        """Replace input `old` of all of `exprs` by `new`."""
         self._changes += 1
         moved = {id(expr): expr for expr in exprs}
         for expr in moved.values():
@@ -137,7 +137,7 @@ class Fusion(Owner):
         new._uses += [expr for key, expr in moved.items() if key not in known]
 
     def redefine(self, expr: Expr, old: Val, new: Val) -> None:
-        """Let `expr` compute `new` where it computed `old`, which is left without a definition."""
+        """Replace output `old` of `expr` by `new`; `old` then has no definition."""
         self._changes += 1
         expr.outputs = [new if v is old else v for v in expr.outputs]
         old._definition, new._definition = None, expr
@@ -163,7 +163,7 @@ class Fusion(Owner):
             self._outputs.append(value)
 
     def replace_output(self, old: Val, new: Val) -> None:
-        """Let `new` be the output that `old` is, with its alias."""
+        """Replace the output `old` by `new`, with its alias."""
         outputs = list(self._outputs)
         while old in outputs:
             outputs[outputs.index(old)] = new
@@ -213,16 +213,16 @@ class Fusion(Owner):
         return list(self._in_order().tensor_exprs)
 
     def tensors(self) -> list[TensorView]:
-        """Return the tensors that matter (inputs, then outputs of `tensor_exprs`), each once, in order."""
+        """Return the needed tensors (inputs, then outputs of `tensor_exprs`), each once, in order."""
         return list(self._in_order().tensors)
 
     @property
     def state(self) -> Hashable:
-        """Equal for as long as no expression, no axis, no input and no output comes or goes."""
+        """A value that stays equal as long as no expression, axis, input or output is added or removed."""
         return self._changes, self._axis_count, len(self._inputs), len(self._outputs)
 
     def _in_order(self) -> "_Order":
-        """Return the order of what outputs need, found once until the graph changes."""
+        """Return the order of the needed expressions, cached until the graph changes."""
         found = self._order
         if found is None or not found.holds(self):
             found = self._order = _Order(self)
@@ -245,7 +245,7 @@ class Fusion(Owner):
 
 
 class _Order:
-    """The tensors of a fusion and the expressions that make them, in order, as long as the graph stays as it is."""
+    """The tensors of a fusion and their expressions, in order, valid as long as the graph does not change."""
 
     def __init__(self, fusion: Fusion) -> None:
         self._changes, self._inputs, self._outputs = fusion._changes, fusion._inputs, fusion._outputs
@@ -259,7 +259,7 @@ class _Order:
         self.tensors = list(seen)
 
     def holds(self, fusion: Fusion) -> bool:
-        """True while nothing was added to the graph or taken out of it, inputs and outputs included."""
+        """True as long as nothing was added to or removed from the graph, including inputs and outputs."""
         is_same = self._inputs is fusion._inputs and self._outputs is fusion._outputs
         return is_same and self._changes == fusion._changes and self._counts == (len(fusion._inputs), len(fusion._outputs))
 
@@ -368,7 +368,7 @@ _CURRENT: contextvars.ContextVar[Fusion | None] = contextvars.ContextVar("weft_f
 
 
 class FusionGuard:
-    """Context in which front-end functions find the fusion being defined. Nothing below the API may look here."""
+    """The context in which front-end functions find the fusion being defined. Layers below the API must not use it."""
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion

@@ -16,8 +16,8 @@ from .values import Expr, LoadStoreOp, TensorView
 
 
 class ReshapeOp(Expr):
-    """The same elements in row-major order, under another shape. When the sizes are constants the output has a root domain (a copy of the input's
-    axes) whose splits and merges give its logical axes; otherwise its axes stand alone until sizes are known."""
+    """The same elements in row-major order, with another shape. If the sizes are constants, the output has a root domain (a copy of the input's axes) whose
+    splits and merges give its logical axes; otherwise its axes are independent until sizes are known."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class LookupOp(Expr):
     slice, pad, select, index_select, gather, take_along_axis and embedding are lookups; `op` says which the user wrote.
     inputs: the source; index tensors, each of the output's rank, with broadcast axes where it does not vary; last the fill when `is_masked`.
     attributes: positions - one `Position` per logical axis of the source;
-        is_discarded (where it is there: True) - nobody looks at what a position outside gives;
-        is_masked - a position outside of the source's extent gives the fill, a scalar or what a tensor has there; otherwise it must not occur (an index
-        tensor's value is checked in the emulator, and on the GPU where the setting `bounds` is on; never a wild access).
+        is_discarded (if present: True) - results for positions outside are not used;
+        is_masked - a position outside of the source gives the fill, a scalar or the tensor's element there; otherwise it must not occur (values of index
+        tensors are checked in the emulator, and on the GPU with the setting `bounds`; there is never an access outside).
     In a kernel the source is in global memory.
     """
 
@@ -76,18 +76,18 @@ class LookupOp(Expr):
 
 
 def position_syms(expr: Expr) -> list[Sym]:
-    """Return the scalars in the positions of a lookup: values that the expression depends on and that are none of its inputs."""
+    """Return the scalars in the positions of a lookup: values that the expression depends on although they are not its inputs."""
     if not isinstance(expr, LookupOp):
         return []
     return [p.offset if isinstance(p, Along) else p.position for p in expr.positions if not isinstance(p, At)]
 
 
 class CatOp(Expr):
-    """The inputs one behind the other along axis `dim`; all other extents agree."""
+    """The inputs concatenated along axis `dim`; all other extents agree."""
 
 
 class ScanOp(Expr):
-    """Running fold along axis `dim` with the monoid `kind` (sum, prod, max, min); `inputs[1]`, if there, is the scalar to start from. Shape: the input's."""
+    """A scan along axis `dim` with the monoid `kind` (sum, prod, max, min); `inputs[1]`, if present, is the start value. Shape: the input's."""
 
 
 class ScatterOp(Expr):
@@ -96,8 +96,8 @@ class ScatterOp(Expr):
 
 
 class ScatterStoreOp(LoadStoreOp):
-    """inputs: value, index, memory. Each value goes into `memory` at the position of its own, but index[i] along `dim`: it replaces the element there (`kind`
-    "set"), or is added to it in one piece ("sum"). The output has the axes of value and index, and no memory of its own."""
+    """inputs: value, index, memory. Each value is stored in `memory` at its own position, except index[i] along `dim`: it replaces the element there (`kind`
+    "set"), or is added to it atomically ("sum"). The output has the axes of value and index, and no memory."""
 
     @property
     def whole_places(self) -> frozenset[int]:
@@ -110,7 +110,7 @@ class ScatterStoreOp(LoadStoreOp):
 
 
 class WrittenOp(Expr):
-    """inputs: memory, and the output of a ScatterStoreOp into it. The output is what is in the memory afterwards."""
+    """inputs: memory, and the output of a ScatterStoreOp into it. The output is the content of the memory afterwards."""
 
     @property
     def whole_places(self) -> frozenset[int]:
@@ -118,7 +118,7 @@ class WrittenOp(Expr):
 
 
 class TorchOp(Expr):
-    """An op that torch runs as a segment of its own (matmul, linear, attention, sorting ...). `op` names an entry of the table of such ops."""
+    """An op that torch runs as a separate segment (matmul, linear, attention, sorting ...). `op` names an entry of the table of such ops."""
 
 
 __all__ = [

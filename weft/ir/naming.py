@@ -21,7 +21,7 @@ _CALLS = {"ceildiv": "ceilDiv", "min": "fmin", "max": "fmax", "minimum": "fmin",
 
 
 def number_text(value: Number) -> str:
-    """Return a number as C++ writes it, without the zeros that say nothing: 2, 0.5, inf, true."""
+    """Return a number in C++ syntax, without redundant zeros: 2, 0.5, inf, true."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, complex):
@@ -39,7 +39,7 @@ def constant_text(value: Number, dtype: DataType) -> str:
 
 
 def inline_text(sym: Sym, names: Mapping[str, str]) -> str:
-    """Return the whole expression, operations in parentheses. names: what variables are called here; others keep their own names."""
+    """Return the whole expression, operations in parentheses. names: names of variables; others keep their own."""
     if sym.is_const:
         return number_text(sym.value)
     if sym.is_var:

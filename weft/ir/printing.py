@@ -20,7 +20,7 @@ from .values import (
 def math_text(fusion: Fusion, from_outputs_only: bool = True) -> str:
     """Return the fusion's expressions as text; with `from_outputs_only` False also those that no output needs.
 
-    A size is called by its number (`i0`), the letters of axes are those of `IterType`, `rf` marks an axis that a view or rfactor made.
+    Sizes are numbered (`i0`), the letters of axes are those of `IterType`, `rf` marks an axis made by a view or rfactor.
     Example:
         Inputs:
           T0_g_float[iS0{i0}]
@@ -45,7 +45,7 @@ def fusion_text(fusion: Fusion) -> str:
 
 
 def expr_text(expr: Expr) -> str:
-    """Return `output`, and below it what it is computed by: `= op(operands);`."""
+    """Return `output`, and below it its definition: `= op(operands);`."""
     if isinstance(expr, (Split, Merge)):
         return _transform_text(expr)
     write = next((text for kind, text in _WRITERS.items() if isinstance(expr, kind)), _any_text)
@@ -70,7 +70,7 @@ _INFIX = {
 _PREFIX = {"neg": "-", "logical_not": "!", "bitwise_not": "~"}
 _CALLED = {"maximum": "fmax", "minimum": "fmin"}
 _WITHOUT_F = frozenset("abs frac imag silu neg real relu reciprocal sigmoid isfinite isinf isnan isneginf isposinf isreal".split())
-"""Functions whose name is the same for all types; of the others the one for Float ends in f."""
+"""Functions with the same name for all types; for the others the one for Float ends in f."""
 _CASTS = {
     (DataType.Half, DataType.Float): "__half2float", (DataType.Float, DataType.Half): "__float2half", (DataType.BFloat16, DataType.Float): "__bfloat2float",
     (DataType.Float, DataType.BFloat16): "__float2bfloat", (DataType.Double, DataType.Half): "__double2half", (DataType.Half, DataType.Double): "__half2double",

@@ -25,14 +25,14 @@ _COMMUTATIVE = frozenset({"add", "mul", "and", "min", "max"})
 
 
 def structural_key(fusion: Fusion) -> tuple[Hashable, ...]:
-    """Return the key. A fusion's schedule counts too, so it is taken before or after scheduling, not in between."""
+    """Return the key. A fusion's schedule is part of it, so it is computed before or after scheduling, not in between."""
     key = _KeyBuilder(fusion).build()
     fusion.findings["structural key"] = (fusion.state, key)
     return key
 
 
 def known_key(fusion: Fusion) -> tuple[Hashable, ...]:
-    """Return the key that was found last if nothing was added since, else find it. For a definition that nobody schedules."""
+    """Return the cached key if nothing was added since, otherwise compute it. For a definition that is not scheduled in place."""
     state, key = fusion.findings.get("structural key", (None, ()))
     return key if state == fusion.state else structural_key(fusion)  # type: ignore[return-value]
 
@@ -72,7 +72,7 @@ def digest(key: Hashable) -> str:
         return f"{type(part).__name__}:{part.name if isinstance(part, Enum) else repr(part)}"
 
     waiting = list(_operations(key))
-    while waiting:  # those inside first, without recursion: expressions can be thousands deep
+    while waiting:  # nested ones first, without recursion: expressions can be thousands deep
         node = waiting[-1]
         inside = [inner for inner in _operations(node.content) if id(inner) not in known]
         waiting += inside
@@ -82,7 +82,7 @@ def digest(key: Hashable) -> str:
 
 
 def _operations(part: Hashable) -> Iterator[_Node]:
-    """Yield the operations in a part of a key, but not those inside of them."""
+    """Yield the operations in a part of a key, without nested ones."""
     if isinstance(part, _Node):
         yield part
     elif isinstance(part, (tuple, frozenset)):
@@ -152,7 +152,7 @@ class _KeyBuilder:
             return number
         if isinstance(value, Scalar):
             return "scalar", value._dtype, self._sym(value.sym)
-        # A tensor that nothing defines and that is no input.
+        # a tensor without a definition that is not an input.
         self.numbers[value] = len(self.numbers)
         return "free", value._dtype, self._domain(value)  # type: ignore[attr-defined,arg-type]
 
@@ -177,7 +177,7 @@ class _KeyBuilder:
         return axis.iter_type, self._sym(axis._extent), None if expanded is None else self._sym(expanded), axis.parallel
 
     def _transformed(self, axis: IterDomain, place: dict[int, int]) -> Hashable:
-        """Return how a loop axis comes from the logical ones."""
+        """Return how a loop axis is derived from the logical ones."""
         number, transform = place.get(id(axis)), axis._definition
         if number is not None or transform is None:
             return number, axis.parallel

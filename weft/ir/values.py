@@ -30,7 +30,7 @@ class Statement:
 
 
 class Owner:
-    """What a value knows of the fusion that it belongs to; `Fusion` is the only kind. names: what sizes are called in it (`i0`)."""
+    """The interface of a value to its fusion; `Fusion` implements it. names: of sizes (`i0`)."""
 
     names: "dict[str, str]"
     _inputs: "list[Val]"
@@ -66,7 +66,7 @@ class Val(Statement):
 
 
 class Scalar(Val, ScalarSurface):
-    """A scalar value: `sym` says what it is; `definition()` which op of the user made it (None for constants, inputs, sizes)."""
+    """A scalar value: `sym` is its expression; `definition()` the user's op that computes it (None for constants, inputs, sizes)."""
 
     def __init__(self, fusion: "Owner | None", name: int, sym: Sym, dtype: DataType) -> None:
         super().__init__(fusion, name)
@@ -79,7 +79,7 @@ class Scalar(Val, ScalarSurface):
         return not self.sym.is_const
 
     def __str__(self) -> str:
-        """The constant; the size that it is, by its name in the fusion (`i0`); else a letter for the type and the number of the scalar."""
+        """The constant; a size by its name in the fusion (`i0`); otherwise a letter for the type and the number of the scalar."""
         if self.sym.is_const:
             return constant_text(self.sym.value, self._dtype)
         names = names_in(self.fusion)
@@ -100,8 +100,8 @@ _SCALAR_LETTERS = {DataType.Double: "d", DataType.Float: "f", DataType.Int: "i",
 class IterDomain(Val):
     """One axis of a tensor.
 
-    extent: iterations of a loop over it (1 for a broadcast axis). expanded_extent: what a broadcast axis was expanded to, else None.
-    parallel: who runs its iterations. is_rfactor: made by rfactor. is_view: a view of the user made it. padded_to_warp: a thread axis rounded up to
+    extent: iterations of a loop over it (1 for a broadcast axis). expanded_extent: the size to which a broadcast axis was expanded, else None. parallel: what
+    executes its iterations. is_rfactor: made by rfactor. is_view: made by a view of the user. padded_to_warp: a thread axis rounded up to
     whole warps at launch.
     """
 
@@ -136,7 +136,7 @@ class IterDomain(Val):
         return self.iter_type is IterType.iteration
 
     def is_open(self) -> bool:
-        """True where each call decides whether the axis is iteration or broadcast."""
+        """True if each call decides whether the axis is iteration or broadcast."""
         return self.iter_type is IterType.symbolic
 
     def parallelize(self, parallel_type: ParallelType) -> None:
@@ -153,7 +153,7 @@ class IterDomain(Val):
         return self._text(names_in(self.fusion))
 
     def plain_text(self) -> str:
-        """The axis with sizes by tensor and axis (`iS0{T0.size[0]}`), the same in every fusion: what kernels say."""
+        """The axis with sizes by tensor and axis (`iS0{T0.size[0]}`), the same in every fusion; used in kernel comments."""
         return self._text({})
 
     def _text(self, names: "dict[str, str]") -> str:
@@ -169,9 +169,8 @@ class IterDomain(Val):
 
 
 class Expr(Statement):
-    """An expression: `outputs` computed from `inputs`. `attributes` hold what else distinguishes it (hashable values).
-
-    line: where the user wrote it; None for what a pass made. text_of: what prints expressions; `weft.ir.printing` hands it in.
+    """An expression: `outputs` computed from `inputs`. `attributes` has its other properties (hashable values). line: the user's source line; None if a pass
+    made it. text_of: prints expressions; set by `weft.ir.printing`.
     """
 
     line: "Place | None" = None
@@ -206,9 +205,8 @@ class Expr(Statement):
 
     @property
     def whole_places(self) -> "frozenset[int]":
-        """Which of the inputs are read where they lie, anywhere: their axes are no loops, and they must be in memory before the kernel runs.
-
-        A tensor may stand at such a place and at another one, too.
+        """The positions of inputs that are read at arbitrary elements: their axes are not loops, and they must be in memory before the kernel runs. A tensor
+        may be at such a position and at another one, too.
         """
         return frozenset()
 
@@ -220,17 +218,17 @@ class Expr(Statement):
 
     @property
     def read_by_loops(self) -> "list[TensorView]":
-        """The tensors at all other places: read at the positions of the loops."""
+        """The tensors at all other positions: read at the loop indices."""
         places = self.whole_places
         return [v for n, v in enumerate(self.inputs) if n not in places and isinstance(v, TensorView)] if places else self.tensor_inputs
 
     @property
     def op_name(self) -> str:
-        """The op's name as the front end spells it."""
+        """The op's name in the front end."""
         return str(self.attributes.get("op", type(self).__name__))
 
     def __str__(self) -> str:
-        """The expression as `print_math` has it."""
+        """The expression as in `print_math`."""
         return Expr.text_of(self)
 
     def __repr__(self) -> str:
@@ -243,12 +241,11 @@ class Expr(Statement):
 class Split(Expr):
     """outer, inner = split(input, factor): inner has `factor` iterations (or outer, with inner_split False).
 
-    is_phased: position p = outer * factor + inner of the loops is element p + skipped of the input, where `skipped` < factor differs from row to row; what
-    is in front of it, and what is left behind the last whole part, is done apart (`weft.schedule.peel`).
-    multiple: what the inner extent is rounded up to a multiple of, so that parts begin at multiples of it; with inner_split False only.
-    part: the inner extent as a constant, with inner_split False and a constant factor only; 0 where the extent says it. The host checks that factor * part
-    covers the extent.
-    overlaps: the last part ends where the axis ends, and repeats elements of the part before, so that all parts are whole; the axis has one part at least.
+    is_phased: position p = outer * factor + inner of the loops is element p + skipped of the input, where `skipped` < factor differs from row to row; the
+    elements before it, and those after the last whole part, are handled separately (`weft.schedule.peel`). multiple: the inner extent is rounded up to a
+    multiple of this, so that parts begin at multiples of it; only with inner_split False. part: the inner extent as a constant, only with inner_split False and
+    a constant factor; 0 if it follows from the extent. The host checks that factor * part covers the extent.
+    overlaps: the last part ends at the axis's end, and repeats elements of the part before, so that all parts are whole; the axis must have at least one part.
     """
 
     def __init__(
@@ -261,7 +258,7 @@ class Split(Expr):
 
     @property
     def parameters(self) -> tuple[Sym, bool, bool, int, int, bool]:
-        """What makes equal splits of equal axes equal."""
+        """The parameters that equal splits have in common."""
         return self.factor, self.inner_split, self.is_phased, self.multiple, self.part, self.overlaps
 
     def outer(self) -> IterDomain:
@@ -313,15 +310,15 @@ class LoadStoreOp(Expr):
 
 
 class BroadcastOp(Expr):
-    """New axes of extent 1. `flags[i]` says whether axis i of the output is new."""
+    """Adds axes of extent 1. `flags[i]`: axis i of the output is new."""
 
 
 class SqueezeOp(Expr):
-    """Axes of extent 1 dropped. `flags[i]` says whether axis i of the input is dropped."""
+    """Removes axes of extent 1. `flags[i]`: axis i of the input is removed."""
 
 
 class ExpandOp(Expr):
-    """Broadcast axes given an expanded extent; same rank as the input."""
+    """Expands broadcast axes; same rank as the input."""
 
 
 class ReductionOp(Expr):
@@ -333,7 +330,7 @@ class WelfordOp(Expr):
 
 
 class FullOp(Expr):
-    """A tensor of one scalar (`inputs[0]`)."""
+    """A tensor filled with one scalar (`inputs[0]`)."""
 
 
 class IotaOp(Expr):
@@ -346,10 +343,9 @@ class RandomOp(Expr):
 
 @dataclass(frozen=True)
 class UserAxes:
-    """The axes that the user sees of a tensor whose axes were factored (`weft.graph.normalize`).
-
-    extents: per axis of the user. counts: how many neighbouring logical axes it became. stride_positions: per allocation axis, the allocation position of
-    the user's axis that it is part of, whose run-time stride is the stride of the innermost part.
+    """The user's axes of a tensor whose axes were factored (`weft.graph.normalize`). extents: per axis of the user. counts: number of neighbouring logical axes
+    that it became. stride_positions: per allocation axis, the allocation position of the user's axis that it is part of; that axis's run-time stride is the
+    stride of its innermost part.
     """
 
     extents: tuple[Sym, ...]
@@ -357,16 +353,16 @@ class UserAxes:
     stride_positions: tuple[int, ...]
 
     def dim_of(self, position: int) -> int:
-        """Return which axis of the user the logical axis at `position` is part of."""
+        """Return the user's axis that contains the logical axis at `position`."""
         return next(dim for dim in range(len(self.counts)) if position < sum(self.counts[: dim + 1]))
 
 
 class TensorDomain(Val):
-    """The domains of a tensor: root (before a permute or rfactor), logical (what torch sees), loop (how it is computed), allocation (how it lies in memory).
+    """The domains of a tensor: root (before a permute or rfactor), logical (torch's view), loop (how it is computed), allocation (its memory layout).
 
     contiguity: per allocation axis True/False, None for broadcast axes; True means that the stride equals the extent times the stride of the next inner
     contiguous-or-not non-broadcast axis (1 for the innermost).
-    user: what the user sees where that is not the logical domain.
+    user: the user's axes if they differ from the logical domain.
     """
 
     def __init__(
@@ -396,11 +392,9 @@ def no_reductions(axes: Sequence[IterDomain]) -> list[IterDomain]:
 
 @dataclass(frozen=True)
 class SharedSwizzle:
-    """How the elements of a tensor in shared memory change places, so that threads which read a column of a tile use different banks.
-
-    In units of chunks of `chunk_elems` neighbouring elements: chunk c lies at c ^ (c / period % ways), a permutation within each group of `ways` chunks.
-    ways, period: powers of two, `period` a multiple of `ways`; with one way each chunk stays where it is. All accesses of
-    threads follow it; TMA has swizzles of its own (`weft.lower.tiles`).
+    """A permutation of the elements of a tensor in shared memory, so that threads which read a column of a tile use different banks. In units of chunks of
+    `chunk_elems` neighbouring elements: chunk c is stored at c ^ (c / period % ways), a permutation within each group of `ways` chunks. ways, period: powers of
+    two, `period` a multiple of `ways`; with one way nothing is moved. All accesses of threads use it; TMA has separate swizzles (`weft.lower.tiles`).
     """
 
     chunk_elems: int
@@ -422,7 +416,7 @@ class TensorView(Val, TensorSurface):
     """A tensor of the fusion.
 
     memory_type: global for inputs and outputs, else local (registers) or shared.
-    compute_at: how many leading loop axes it shares with its consumers (0: computed in a nest of its own).
+    compute_at: number of leading loop axes shared with its consumers (0: computed in a separate nest).
     is_cpu_scalar: a zero-dim tensor on the CPU, passed to kernels by value.
     """
 
@@ -433,7 +427,7 @@ class TensorView(Val, TensorSurface):
         self.compute_at = 0
         self.is_cpu_scalar = False
         self.shared_swizzle: SharedSwizzle | None = None
-        self.circular: object | None = None  # a schedule.circular.CircularBuffer when the tensor is circular buffered
+        self.circular: object | None = None  # a schedule.circular.CircularBuffer if the tensor is circular buffered
 
     # -- queries
     @property
