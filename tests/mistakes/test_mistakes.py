@@ -17,13 +17,18 @@ from weft.nn import functional as F
 @pytest.fixture(scope="module")
 def names() -> dict[str, Any]:
     """What the texts name. fd has the inputs x, y [-1, -1], i of integers, b of bools, z of complex numbers, v, n [-1], w [3, 5], s a number; other belongs to
-    another definition; done adds two matrices, scaled multiplies by a number, rows sums rows of four; t is a tensor of torch [3, 4]."""
+    another definition; done and recorded add two matrices, as the operator added does, scaled multiplies by a number, rows sums rows of four; t is a tensor of
+    torch [3, 4]."""
     with FusionDefinition() as elsewhere:
         other = elsewhere.define_tensor([2])
         elsewhere.add_output(other)
     with FusionDefinition() as done:
         left, right = (done.define_tensor([-1, -1], contiguity=True) for _ in range(2))
         done.add_output(left + right)
+    with FusionDefinition() as recorded:
+        left, right = (recorded.define_tensor([-1, -1], contiguity=True) for _ in range(2))
+        recorded.add_output(left + right)
+    added = weft.op("mistakes::added", recorded)
     with FusionDefinition() as scaled:
         row, factor = scaled.define_tensor([-1], contiguity=True), scaled.define_scalar(DataType.Double)
         scaled.add_output(row * factor)
@@ -35,7 +40,7 @@ def names() -> dict[str, Any]:
         v, n = fd.define_tensor([-1], contiguity=True), fd.define_tensor([-1], contiguity=True, dtype=torch.int64)
         w, s = fd.define_tensor([3, 5], contiguity=True), fd.define_scalar(DataType.Double)
     return {
-        "fd": fd, "x": x, "y": y, "i": i, "b": b, "z": z, "v": v, "n": n, "w": w, "s": s, "other": other, "done": done, "scaled": scaled, "rows": rows,
+        "fd": fd, "x": x, "y": y, "i": i, "b": b, "z": z, "v": v, "n": n, "w": w, "s": s, "other": other, "done": done, "recorded": recorded, "added": added, "scaled": scaled, "rows": rows,
         "t": torch.randn(3, 4), "torch": torch, "weft": weft, "F": F, "nn": weft.nn, "DataType": DataType, "FusionDefinition": FusionDefinition,
     }  # fmt: skip
 

@@ -18,11 +18,12 @@ from ..errors import Unsupported
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..ops.gradients import flows
+from ..options import options
 from ..runtime.arguments import flattened
 from ..runtime.gradient_check import has_tangent
 from ..runtime.warm_path import written
 from . import executors
-from .misuse import NoListOfArguments
+from .misuse import NoListOfArguments, NoSuchKeyword
 from .inputs import compute_tensor_descriptor
 from .tangents import dual_outputs
 from .warm_gradient import call_without_gradients, function_of_signature
@@ -65,6 +66,8 @@ class Differentiable:
         """forward: the executor, made here unless given. again: makes a definition from its text, for copies and pickles."""
         self.fusion, self._again = fusion, again
         self._plain = executors.executor_cache(fusion) if forward is None else forward
+        self.with_keywords: Callable[..., list[torch.Tensor]] = lambda inputs, **keywords: self._plain.execute(inputs, **keywords)
+        """Executes with keywords where no gradient is recorded."""
         self._inputs = fusion.inputs()
         self._floats = [i for i, v in enumerate(self._inputs) if isinstance(v, TensorView) and v.dtype().is_float]
         self._outputs = [v for v in fusion.outputs() if v not in fusion.hidden_outputs]
@@ -86,6 +89,8 @@ class Differentiable:
         """Execute on `inputs` as FusionDefinition.execute does, recording gradients where an input requires one."""
         if more:
             raise NoListOfArguments(function="execute", count=1 + len(more))
+        if keywords:
+            return self._execute_with(inputs, **keywords)
         if torch.autograd.forward_ad._current_level >= 0 and any([has_tangent(v) for v in inputs]):
             if torch._C._are_functorch_transforms_active():
                 raise UnderTransform()
@@ -97,7 +102,17 @@ class Differentiable:
                 records = False
             if records:
                 return self._recorded(inputs)
-        return self._plain.execute(inputs, **keywords)
+        return self._plain.execute(inputs)
+
+    def _execute_with(self, inputs: Sequence[Any], **keywords: Any) -> list[torch.Tensor]:
+        """`execute` with keywords. Errors: NoSuchKeyword, also for those that a call which records gradients does not have."""
+        if not (torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in flattened(inputs))):
+            return self.with_keywords(inputs, **keywords)
+        for name in keywords:
+            if name not in ("check", "seed", "tune", "device"):
+                raise NoSuchKeyword(name)
+        with options(**{name: value for name, value in keywords.items() if name != "device" and value is not None}):
+            return self.execute(inputs)
 
     def _recorded(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         values = inputs if isinstance(inputs, (list, tuple)) else flattened(inputs)

@@ -318,6 +318,7 @@ class FusionDefinition:
         if found is None:
             executor = self._executor_cache()
             found = self._differentiable = Differentiable(executor.fusion(), executor, _defined_again)
+            found.with_keywords = self._execute_with
             self.execute = found.execute  # type: ignore[method-assign]
         return found
 

@@ -26,6 +26,9 @@ class NoListOfArguments(UserError, TypeError):
 
 KEYWORDS = {
     "stream": "kernels run on torch's current stream: with torch.cuda.stream(s): fd.execute(inputs)",
+    **dict.fromkeys(
+        ("_enable_options", "_disable_options", "save_repro_inputs"), "execute under torch.no_grad(): a call that records gradients takes check, seed and tune"
+    ),
     "profile": "measure with `with PythonProfiler() as p: fd.execute(inputs)`, and read p.profile",
 }
 """What to write in place of a keyword that other libraries have."""

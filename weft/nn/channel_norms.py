@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -105,6 +106,9 @@ def instance_norm(
     """torch.nn.functional.instance_norm; running statistics are taken over all samples, as torch does."""
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    if math.prod(input.shape[2:]) == 1:
+        problem = f"{list(input.shape)} has only one value per sample and channel"
+        raise WrongArgument(function="instance_norm", problem=problem, remedy="pass [samples, channels, values, ...] with more values")
     if running_mean is not None and running_var is not None:
         with torch.no_grad():
             dims = tuple(range(2, input.dim()))

@@ -16,6 +16,7 @@ from ..api.definition import FusionDefinition
 from ..api.inputs import compute_tensor_descriptor
 from ..errors import Unsupported, UserError
 from ..ir.values import TensorView
+from ..reference.torch_types import is_known
 from ..runtime.argument_kinds import check_tensor
 from .operator_calls import call_op, call_sharded
 from .quick import TOLD
@@ -33,6 +34,12 @@ class WrongDevice(UserError):
     code = "W141"
     what = "{function}: its tensors are on {devices}"
     fix = "move them to one device"
+
+
+class NoSuchKind(UserError, TypeError):
+    code = "W162"
+    what = "{function}: {argument} has the type {dtype}, which no kernel has"
+    fix = "cast it: {argument}.to(torch.float32), or .long() for class numbers and indices"
 
 
 class Traced(Unsupported):
@@ -94,12 +101,14 @@ class Family:
         return found
 
     def check(self, tensors: Sequence[Any]) -> None:
-        """Refuse what is no dense tensor, and tensors on several devices. Errors: NotATensor, WrongDevice."""
+        """Refuse what is no dense tensor, types that no kernel has, and tensors on several devices. Errors: NotATensor, NoSuchKind, WrongDevice."""
         devices = set()
         for name, tensor in zip(self.arguments, tensors):
             if tensor is None:
                 continue
             check_tensor(self.name, name, tensor)
+            if not is_known(tensor.dtype):
+                raise NoSuchKind(function=self.name, argument=name, dtype=tensor.dtype)
             devices.add(str(tensor.device))
         if len(devices) > 1:
             raise WrongDevice(function=self.name, devices=" and ".join(sorted(devices)))

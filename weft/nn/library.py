@@ -29,7 +29,8 @@ from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..reference.torch_types import torch_dtype
 from ..runtime.argument_kinds import WrongKind
-from .family import NAMES
+from ..runtime.binding import ExpectedTensor, WrongDtype, WrongRank, type_name
+from .family import NAMES, WrongDevice
 from .op_transforms import below_transform, derivatives_above, of_each_sample, recorded_below, refuse_tangents, runs_eagerly, wants_tangents, without_gradient
 from .sharding import finds_definitions, has_sharded, sharded
 from .transforms import Transformed
@@ -107,8 +108,9 @@ def fake_outputs(fusion: Fusion, outputs: Sequence[Val], arguments: Sequence[Any
 
     env: dict[Sym, Any] = {}
     device = next((a.device for a in arguments if isinstance(a, torch.Tensor)), torch.device("cpu"))
-    for value, given in zip(fusion.inputs(), arguments):
+    for index, (value, given) in enumerate(zip(fusion.inputs(), arguments)):
         if isinstance(value, TensorView):
+            _check_fake(index, value, given)
             env.update({var(f"T{value.name}.size[{d}]", lower=1): n for d, n in enumerate(given.shape)})
         elif isinstance(value, Scalar):
             env[value.sym] = given
@@ -126,6 +128,15 @@ def fake_outputs(fusion: Fusion, outputs: Sequence[Val], arguments: Sequence[Any
             running = running * sizes[dim]
         made.append(torch.empty_strided(sizes, strides, dtype=torch_dtype(value.dtype()), device=device))
     return made
+
+
+def _check_fake(index: int, value: TensorView, given: torch.Tensor) -> None:
+    """Refuse for a trace what a call refuses. Errors: WrongDtype, WrongRank."""
+    expected = torch_dtype(value.dtype())
+    if given.dtype is not expected:
+        raise WrongDtype(index=index, value=value, expected=value.dtype().value, given=type_name(given.dtype), remedy=f"tensor.to({expected})")
+    if given.dim() != value.ndim:
+        raise WrongRank(index=index, value=value, expected=value.ndim, given=given.dim())
 
 
 # ---------------------------------------------------------------- operators
@@ -173,6 +184,13 @@ class Registered:
         t, n = iter(tensors), iter(numbers or ())
         return [next(t) if isinstance(v, TensorView) else next(n) for v in found.fusion.inputs()]
 
+    def _traced_arguments(self, found: Differentiable, tensors: Sequence[Any], numbers: Sequence[Any] | None) -> list[Any]:
+        """The same for a trace. Errors: WrongDevice, where torch chose the trace because one of several tensors has no data."""
+        devices = {str(t.device) for t in tensors if t.dim() or t.is_meta}
+        if len(devices) > 1:
+            raise WrongDevice(function=self.name, devices=" and ".join(sorted(devices)))
+        return self._arguments(found, tensors, numbers)
+
     def run(self, tensors: list[Any], numbers: list[Any] | None, static: str) -> list[torch.Tensor]:
         """The operator on real tensors."""
         found = self.resolve(tensors, static)[0]
@@ -182,7 +200,7 @@ class Registered:
         """Its shapes."""
         found = self.resolve(tensors, static)[0]
         outputs = [v for v in found.fusion.outputs() if v not in found.fusion.hidden_outputs]
-        return fake_outputs(found.fusion, outputs, self._arguments(found, tensors, numbers))
+        return fake_outputs(found.fusion, outputs, self._traced_arguments(found, tensors, numbers))
 
     def run_saving(self, tensors: list[Any], numbers: list[Any] | None, requires: list[bool], static: str) -> list[torch.Tensor]:
         """The forward with what is saved behind its outputs."""
@@ -193,7 +211,7 @@ class Registered:
         """Its shapes."""
         found = self.resolve(tensors, static)[0]
         plan = found.plan(tuple(requires))
-        return fake_outputs(found.fusion, plan.outputs, self._arguments(found, tensors, numbers))
+        return fake_outputs(found.fusion, plan.outputs, self._traced_arguments(found, tensors, numbers))
 
     # -- backward
     def _shapes(self, found: Differentiable, sizes: Sequence[Any]) -> list[Any]:
@@ -405,6 +423,9 @@ def op(qualified: str, definition: FusionDefinition) -> Any:
     def call(*values: Any) -> Any:
         tensors = [v for v, given in zip(values, inputs) if isinstance(given, TensorView)]
         numbers = [v for v, given in zip(values, inputs) if not isinstance(given, TensorView)]
+        if not all([isinstance(v, torch.Tensor) for v in tensors]):  # torch takes None for a tensor
+            index = next(i for i, v in enumerate(values) if v is None)
+            raise ExpectedTensor(index=index, value=inputs[index], given="None", dtype=inputs[index].dtype())  # type: ignore[attr-defined]
 
         def of(tensors: list[Any]) -> Any:
             made = inner.op(tensors, numbers or None, "")

@@ -61,7 +61,7 @@ def cross_entropy(
     classes = input.shape[1] if input.dim() > 1 else input.shape[0]
     static = {
         "ignore_index": int(ignore_index), "reduction": reduction, "smoothing": float(label_smoothing), "z_loss": float(z_loss), "softcap": float(softcap),
-        "out": result_type(input, out_dtype),
+        "out": result_type(input, out_dtype, "cross_entropy"),
     }  # fmt: skip
     if input.dim() == 2:  # as they are, so that the call can be remembered
         return _CROSS_ENTROPY((input, target, weight), **static)

@@ -31,7 +31,7 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
     place = _softmax_dim("softmax", input, dim)
     if not input.dim():  # torch takes a single number for a row of one
         return softmax(input.reshape(1), 0, dtype=dtype).reshape(())
-    return _SOFTMAX((input,), dim=place, out=result_type(input, dtype))
+    return _SOFTMAX((input,), dim=place, out=result_type(input, dtype, "softmax"))
 
 
 @quick
@@ -40,7 +40,7 @@ def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dty
     place = _softmax_dim("log_softmax", input, dim)
     if not input.dim():  # torch takes a single number for a row of one
         return log_softmax(input.reshape(1), 0, dtype=dtype).reshape(())
-    return _LOG_SOFTMAX((input,), dim=place, out=result_type(input, dtype))
+    return _LOG_SOFTMAX((input,), dim=place, out=result_type(input, dtype, "log_softmax"))
 
 
 def _masked_softmax(o: Any, x: Any, mask: Any, *, scale: float, causal: bool) -> Any:
@@ -60,6 +60,9 @@ _MASKED = Family("scaled_masked_softmax", _masked_softmax, ["input", "mask"])
 @quick
 def scaled_masked_softmax(input: Tensor, mask: Tensor | None, scale: float = 1.0) -> Tensor:
     """softmax(scale * input) over the last axis; mask: True where an element counts, or floats that are added; it broadcasts against input."""
+    if mask is not None and not (mask.dtype is torch.bool or mask.is_floating_point()):
+        problem = f"the mask has the type {mask.dtype}, which neither chooses elements nor is added"
+        raise WrongArgument(function="scaled_masked_softmax", problem=problem, remedy="pass mask.bool(), True where an element counts, or floats to add")
     return _MASKED((input, mask), scale=float(scale), causal=False)
 
 

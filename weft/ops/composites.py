@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..dtypes import DataType, as_dtype
-from ..errors import UserError
+from ..errors import UserError, shown
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView
 from . import build, shapes
@@ -77,6 +77,8 @@ def _dims(op: str, x: TensorView, dims: Any) -> list[int]:
     if dims is None:
         return list(range(x.ndim))
     given = [dims] if isinstance(dims, int) else list(dims)
+    if not all(isinstance(d, int) for d in given):
+        raise WrongArgument(op=op, problem=f"dims is {shown(dims)}, which is no list of axes", remedy="number the axes: dims=[0], or -1 for the last")
     return shapes.normalize_dims(given, x.ndim, op, x) if given else list(range(x.ndim))
 
 

@@ -34,6 +34,11 @@ def torch_dtype_to_nvfuser_dtype(dtype: torch.dtype | type) -> DataType:
     return found
 
 
+def is_known(dtype: torch.dtype) -> bool:
+    """Tell whether a torch dtype has a DataType."""
+    return dtype in _FROM_TORCH
+
+
 def python_scalar_to_nvfuser_dtype(value: complex | float | int | bool) -> DataType:
     """Return the DataType of a Python number. Errors: NoSuchType."""
     found = _FROM_PYTHON.get(type(value))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..errors import UserError
@@ -17,7 +17,8 @@ class NoInputs(UserError, TypeError):
 def flattened(inputs: Sequence[Any]) -> list[Any]:
     """Return the values with lists and tuples among them replaced by their items (one level). Errors: NoInputs."""
     out: list[Any] = []
-    if isinstance(inputs, (str, bytes, dict, set)) or hasattr(inputs, "shape"):  # iterating an array gives rows and a dict keys, which are not inputs
+    if isinstance(inputs, (str, bytes, dict, set)) or hasattr(inputs, "shape") or isinstance(inputs, Iterator):
+        # iterating an array gives rows and a dict keys, which are not inputs; an iterator can be read only once
         raise NoInputs(given=f"a {type(inputs).__name__}")
     try:
         values = iter(inputs)
