@@ -110,3 +110,59 @@ def test_an_axis_that_is_expanded_in_a_call_has_elements_of_its_own() -> None:
         x = torch.full((1, 1), 3.0).expand(1, count)
         (y,) = fd.execute([x])
         assert torch.equal(y, x.reshape(-1).cumsum(0))
+
+
+# ---- rows that several blocks share
+LONG = [((1, 100003), 1), ((40000,), 0), ((3, 70001), 1), ((30011, 3), 0), ((16384, 20), 0), ((2, 40000, 3), 1), ((8192, 1), 0)]
+
+
+def blocks_of(fd: FusionDefinition) -> int:
+    return fd.fec.kernel_runtimes[-1].proposal.params.blocks  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("shape, dim", LONG, ids=str)
+def test_blocks_share_few_long_rows(shape: tuple[int, ...], dim: int, dtype: torch.dtype) -> None:
+    x = numbers(*shape, dtype=dtype)
+    fd = check(lambda fd, x: fd.ops.cumsum(x, dim), x, wanted("cumsum", x, dim), 1e-3)
+    assert blocks_of(fd) > 1
+
+
+@pytest.mark.parametrize("name", ["cummax", "cummin", "cumprod"])
+@pytest.mark.parametrize("shape, dim", [((1, 50001), 1), ((20001, 2), 0)], ids=str)
+def test_other_folds_of_shared_rows(name: str, shape: tuple[int, ...], dim: int) -> None:
+    x = numbers(*shape)
+    x = 1 + 0.001 * x if name == "cumprod" else x
+    if name != "cumprod":
+        x.flatten()[12345] = float("nan")
+    assert blocks_of(check(lambda fd, x: getattr(fd.ops, name)(x, dim), x, wanted(name, x, dim), 1e-4)) > 1
+
+
+def test_shared_rows_with_work_around_them() -> None:
+    """What is scanned is computed twice; what comes behind only once. Two scans share the loops."""
+    x = numbers(2, 60001)
+
+    def define(fd: FusionDefinition, x: Any) -> Any:
+        scaled = fd.ops.mul(fd.ops.sigmoid(x), 0.01)
+        return fd.ops.sub(fd.ops.mul(fd.ops.cumsum(scaled, 1), 2.0), fd.ops.cummax(fd.ops.add(x, 1.0), 1))
+
+    wide = x.double()
+    want = 2 * (wide.sigmoid() * 0.01).cumsum(1) - (wide + 1).cummax(1).values
+    assert blocks_of(check(define, x, want, 1e-4)) > 1
+
+
+def test_a_scan_of_a_scan_keeps_a_block_for_each_row() -> None:
+    x = numbers(1, 30000) * 1e-3
+    fd = check(lambda fd, x: fd.ops.cumsum(fd.ops.cumsum(x, 1), 1), x, x.double().cumsum(1).cumsum(1), 1e-2)
+    assert blocks_of(fd) == 1
+
+
+def test_many_rows_are_not_shared() -> None:
+    x = numbers(80, 9000)
+    assert blocks_of(check(lambda fd, x: fd.ops.cumsum(x, 1), x, x.double().cumsum(1), 1e-3)) == 1
+
+
+def test_the_same_bits_each_time() -> None:
+    x = numbers(1, 100003)
+    fd = check(lambda fd, x: fd.ops.cumsum(x, 1), x, x.double().cumsum(1), 1e-3)
+    assert all(torch.equal(fd.execute([x])[0], fd.execute([x])[0]) for _ in range(2))

@@ -14,6 +14,7 @@ from ..ir.enums import BLOCK_TYPES, MemoryType
 from ..ir.graph_ops import At, LookupOp, ScatterStoreOp
 from ..ir.values import IotaOp, no_reductions
 from ..lower.kernel_ir import Access, Buffer, Op, Scan
+from ..lower.kernel_sync import HandOverTotal, ScanFold, TakeTotals
 from ..lower.lookups import checked_positions, position_variable, scatter_variable
 from ..lower.scans import accumulator
 from .scalars import is_host
@@ -133,11 +134,53 @@ def at_lane(writer: Any, place: Access) -> str:
 
 
 def start_scan(writer: Any, s: Scan, depth: int) -> None:
-    """Declare what is carried from piece to piece: the start value, or the identity."""
+    """Declare what is carried from piece to piece: the start value, or the identity; where blocks share a row, what a thread has of its block's total."""
     dtype = accumulator(s.outputs[0].buffer.dtype)
     monoid = writer.monoid(s.expr, dtype)
     start = writer.read(s.operands[1], dtype) if len(s.operands) > 1 else monoid.identity(dtype)
     writer.emit(depth, f"weft::Carry<{CUDA_NAMES[dtype]}> {s.carry} = {{{start}, false}};")
+    if s.blocks is not None:
+        writer.emit(depth, f"{CUDA_NAMES[dtype]} {_total(s)} = {monoid.identity(dtype)};")
+
+
+def _total(s: Scan) -> str:
+    return f"total_T{s.outputs[0].buffer.tensor.name}"
+
+
+def scanned_values(writer: Any, s: Scan, source: Any, guards: tuple[Sym, ...], depth: int) -> None:
+    """Write the values of one piece into an array: the identity outside of the row."""
+    dtype = s.outputs[0].buffer.dtype
+    wide = accumulator(dtype)
+    ctype, identity = CUDA_NAMES[wide], writer.monoid(s.expr, wide).identity(wide)
+    writer.emit(depth, f"{ctype} value[{s.group_elems}];")
+    for lane, guard in enumerate(guards):
+        text = writer.read(lane_of(source, lane) if isinstance(source, Access) else source, wide)
+        text = text if wide is dtype else f"weft::convert<{ctype}>({text})"
+        writer.emit(depth, f"value[{lane}] = {text if guard is TRUE else f'{writer.scalars.condition(guard)} ? {text} : {identity}'};")
+
+
+def fold_piece(writer: Any, s: ScanFold, depth: int) -> None:
+    """Write the fold of one piece into a thread's part of its block's total."""
+    writer.blocks["scan"] = None
+    wide = accumulator(s.scan.outputs[0].buffer.dtype)
+    writer.emit(depth, "{")
+    scanned_values(writer, s.scan, s.operand, s.guards, depth + 1)
+    writer.emit(depth + 1, f"weft::fold_piece<{writer.monoid(s.scan.expr, wide).functor_for(wide)}, {s.scan.group_elems}>(value, {_total(s.scan)});")
+    writer.emit(depth, "}")
+
+
+def pass_total(writer: Any, s: HandOverTotal | TakeTotals, depth: int) -> None:
+    """Write how the blocks that share a row tell each other what their pieces fold to."""
+    writer.blocks["scan"] = None
+    scan = s.scan
+    wide = accumulator(scan.outputs[0].buffer.dtype)
+    ctype, monoid = CUDA_NAMES[wide], writer.monoid(scan.expr, wide)
+    of = "row" if scan.thread_type is BLOCK_TYPES[0] else "column"
+    functor = monoid.functor_for(wide)
+    if isinstance(s, HandOverTotal):
+        writer.emit(depth, f"weft::hand_over_{of}<{functor}>({_total(scan)}, {s.totals.name}, {writer.in_shared(scan.workspace, ctype)});")
+    else:
+        writer.emit(depth, f"weft::take_{of}<{functor}>({scan.carry}, {s.totals.name}, {monoid.identity(wide)});")
 
 
 def scan(writer: Any, s: Scan, depth: int) -> None:
@@ -146,14 +189,8 @@ def scan(writer: Any, s: Scan, depth: int) -> None:
     dtype = s.outputs[0].buffer.dtype
     wide = accumulator(dtype)
     ctype, monoid = CUDA_NAMES[wide], writer.monoid(s.expr, wide)
-    identity = monoid.identity(wide)
     writer.emit(depth, "{")
-    writer.emit(depth + 1, f"{ctype} value[{s.group_elems}];")
-    source = s.operands[0]
-    for lane, guard in enumerate(s.guards):
-        text = writer.read(lane_of(source, lane) if isinstance(source, Access) else source, wide)
-        text = text if wide is dtype else f"weft::convert<{ctype}>({text})"
-        writer.emit(depth + 1, f"value[{lane}] = {text if guard is TRUE else f'{writer.scalars.condition(guard)} ? {text} : {identity}'};")
+    scanned_values(writer, s, s.operands[0], s.guards, depth + 1)
     name = "scan_row" if s.thread_type is BLOCK_TYPES[0] else "scan_column"
     writer.emit(depth + 1, f"weft::{name}<{monoid.functor_for(wide)}, {s.group_elems}>(value, {s.carry}, {writer.in_shared(s.workspace, ctype)});")
     for lane in range(s.group_elems):

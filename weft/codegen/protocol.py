@@ -14,13 +14,13 @@ from ..ir.block_ops import COLUMNS, GROUPED, PADDED, PADDED_COLUMNS, SWIZZLED, s
 from ..ir.enums import BLOCK_TYPES, ParallelType
 from ..lower.kernel_ir import Reduce, Statement
 from ..lower.kernel_sync import (
-    Arrive, BlockShape, ClusterArrive, ClusterWait, CommitCopies, DeclareFlag, ElectedThread, Fence, FenceSync, GridSync, InitBarrier, LetNextStart,
-    OneThread, ReleaseStage, Role, Roles, StartExchanges, StartScan, Sync, WaitCopies, WaitStage, WaitForPrevious, WaitStores,
-    ZeroPadding,
+    Arrive, BlockShape, ClusterArrive, ClusterWait, CommitCopies, DeclareFlag, ElectedThread, Fence, FenceSync, GridSync, HandOverTotal, InitBarrier,
+    LetNextStart, OneThread, ReleaseStage, Role, Roles, ScanFold, StartExchanges, StartScan, Sync, TakeTotals, WaitCopies, WaitStage, WaitForPrevious,
+    WaitStores, ZeroPadding,
 )  # fmt: skip
 from ..lower.program import Need
 from .blocks import groups_text
-from .positions import linear, start_scan
+from .positions import fold_piece, linear, pass_total, start_scan
 
 _PADDING = {
     SWIZZLED: "zero_tile_padding", COLUMNS: "zero_column_padding", PADDED_COLUMNS: "zero_column_padding", **dict.fromkeys(PADDED, "zero_row_padding"),
@@ -237,5 +237,6 @@ _WRITE: dict[type, Callable[[Any, Any, int], None]] = {
     Sync: _sync, OneThread: _one_thread, ElectedThread: _elected, FenceSync: _fence, InitBarrier: _init_barrier, Arrive: _arrive, WaitStage: _wait_stage,
     ReleaseStage: _release_stage, CommitCopies: _commit_copies, WaitCopies: _wait_copies, WaitStores: _wait_stores, Roles: _roles, GridSync: _grid_sync,
     StartExchanges: _start_exchanges, ClusterArrive: _cluster_arrive, ClusterWait: _cluster_wait, DeclareFlag: _declare_flag, StartScan: _start_scan,
-    ZeroPadding: _zero_padding, WaitForPrevious: _wait_for_previous, LetNextStart: _let_next_start,
+    ScanFold: fold_piece, HandOverTotal: pass_total, TakeTotals: pass_total, ZeroPadding: _zero_padding, WaitForPrevious: _wait_for_previous,
+    LetNextStart: _let_next_start,
 }  # fmt: skip

@@ -307,7 +307,8 @@ class Scan(Op):
     """A scan across threads of one piece of a row, with `group_elems` neighbours per thread. Executed by all threads.
 
     thread_type: the threads along the scan. guards: for each neighbour, whether it is inside the row. carry: the variable that holds the scan of the pieces
-    before; the loop over the pieces is serial, and is the only enclosing loop. workspace: shared memory.
+    before; the loop over the pieces is serial, and is the only enclosing loop. workspace: shared memory. Where several blocks share a row, each folds its
+    pieces first (`share_scans`).
     """
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = (*Op.EXPRESSIONS, "guards")
@@ -316,6 +317,7 @@ class Scan(Op):
     group_elems: int = 1
     guards: tuple[Sym, ...] = ()
     workspace: Buffer | None = None
+    blocks: Sym | None = None  # among which the pieces of a row are shared, along y: the outermost part of its axis
 
     @property
     def carry(self) -> str:

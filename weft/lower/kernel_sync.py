@@ -215,6 +215,33 @@ class StartScan(Statement):
 
 
 @dataclass(eq=False)
+class ScanFold(Statement):
+    """Fold the elements of one piece into what this thread has of the scan's total (`Scan.total`)."""
+
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("operand", "guards")
+
+    scan: Scan
+    operand: Access | Sym
+    guards: tuple[Sym, ...]
+
+
+@dataclass(eq=False)
+class HandOverTotal(Statement):
+    """Fold the totals of a block's threads and store the result for the blocks behind. Executed by all threads; they meet."""
+
+    scan: Scan
+    totals: WorkBuffer
+
+
+@dataclass(eq=False)
+class TakeTotals(Statement):
+    """Let the scan of a block begin with the totals of the blocks before."""
+
+    scan: Scan
+    totals: WorkBuffer
+
+
+@dataclass(eq=False)
 class ZeroPadding(Statement):
     """Writes zeros where rows and columns of block scales do not fill the memory of their layout."""
 

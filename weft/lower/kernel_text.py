@@ -8,8 +8,9 @@ from __future__ import annotations
 from ..expr import TRUE, ZERO
 from .kernel_ir import Access, Allocate, Block, BulkCopy, If, Let, LetRowEnd, Loop, Move, Nest, Op, Reduce, Repack, Statement, Unswitched
 from .kernel_sync import (
-    Arrive, ClusterArrive, ClusterWait, CommitCopies, DeclareFlag, ElectedThread, FenceSync, GridSync, InitBarrier, LetNextStart, OneThread, ReleaseStage, Role,
-    Roles, StartExchanges, StartScan, Sync, WaitCopies, WaitForPrevious, WaitStage, WaitStores, ZeroPadding,
+    Arrive, ClusterArrive, ClusterWait, CommitCopies, DeclareFlag, ElectedThread, FenceSync, GridSync, HandOverTotal, InitBarrier, LetNextStart,
+    OneThread, ReleaseStage, Role, Roles, ScanFold, StartExchanges, StartScan, Sync, TakeTotals, WaitCopies, WaitForPrevious, WaitStage, WaitStores,
+    ZeroPadding,
 )  # fmt: skip
 
 
@@ -106,6 +107,10 @@ def _sync(s: Statement) -> str:
         return f"{s.name} = false"
     if isinstance(s, StartScan):
         return f"{s.scan.carry} = start"
+    if isinstance(s, ScanFold):
+        return f"{s.scan.carry}: fold a piece"
+    if isinstance(s, (HandOverTotal, TakeTotals)):
+        return f"{s.scan.carry}: {'hand over the total' if isinstance(s, HandOverTotal) else 'take the totals before'} ({s.totals.name})"
     if isinstance(s, (WaitForPrevious, LetNextStart)):
         return "wait for the kernel before" if isinstance(s, WaitForPrevious) else "let the next kernel start"
     if isinstance(s, ZeroPadding):

@@ -33,7 +33,7 @@ from .magnitudes import fold_magnitudes
 from .masks import split_masked_loops
 from .peel import peel_rows
 from .scaled_casts import join_factors
-from .scans import plan_scans
+from .scans import plan_scans, share_scans
 from .state import BuildState
 from .staying import load_ahead, merge_reductions
 from .tile_scales import join_tile_scales
@@ -68,6 +68,7 @@ PIPELINE: tuple[Pass, ...] = (
     branch_selections,  # predicates are Ifs, and no later pass moves ops
     passes.mark_unrolled,  # addresses are final
     fold_runs,  # unrolled loops are marked
+    share_scans,  # loops, loads and bounds are final: it copies them
     begin_kernel,  # the remaining reductions and scans are known
     overlap_launches,  # after everything that inserts at the kernel's start
 )

@@ -1,7 +1,7 @@
 """Scans across threads: the statement for a ScanOp, and the shared memory that it needs.
 
-Owns what a schedule must look like for one: loops [blocks, pieces, threads, neighbours of a thread], the pieces in a serial loop, all other axes bound.
-Read first: `build_scan`.
+Owns what a schedule must look like for one: loops [blocks, pieces, threads, neighbours of a thread], the pieces in a serial loop, all other axes bound. Blocks
+along y may share a row: then each begins where the blocks before end (`share_scans`). Read first: `build_scan`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from ..ir.graph_ops import ScanOp
 from ..ir.values import TensorView
 from .access import op_predicate
 from .contracts import lowering_pass
-from .kernel_ir import Buffer, Kernel, Scan, walk
+from .grid_sync import BARRIER
+from .kernel_ir import Access, Allocate, Block, Buffer, Kernel, Let, Move, Nest, Op, Scan, Statement, WorkBuffer, copied, walk
+from .kernel_sync import GridSync, HandOverTotal, ScanFold, Sync, TakeTotals
+from .stages import first_thread
 from .state import BuildState
 
 
@@ -38,18 +41,20 @@ def build_scan(state: BuildState, expr: ScanOp, fields: dict[str, Any], lanes: l
     dim = state.maps.exact(output.get_logical_domain()[expr.attributes["dim"]])
     along = [g for axis, g in zip(output.get_loop_domain(), groups) if dim in state.maps.coverage(axis)]
     others = [g for g in groups if g not in along and g.extent is not ONE]
-    threads = [g for g in along if g.parallel.is_bound]
+    threads = [g for g in along if g.parallel.is_bound and g.parallel not in GRID_TYPES]
     if len(lanes) > 1 or len(threads) != 1 or threads[0].parallel not in BLOCK_TYPES[:2]:
         raise BadScan(tensor=output, reason="one of its axes must be bound to TIDx or TIDy, and at most one may be a group")
     if any(not g.parallel.is_bound for g in others):
         raise BadScan(tensor=output, reason=f"{next(g.axis for g in others if not g.parallel.is_bound)}, along which it does not run, is a loop")
-    if any(g.parallel in GRID_TYPES for g in along):
-        raise BadScan(tensor=output, reason="its axis is split among blocks")
+    shared = [g for g in along if g.parallel in GRID_TYPES]
+    if shared and (len(shared) > 1 or shared[0] is not along[0] or shared[0].parallel is not ParallelType.grid_y):
+        raise BadScan(tensor=output, reason="its axis is split among blocks, which only its outermost part may be, along BIDy")
     elems = 1 if not lanes else int(groups[lanes[0]].extent.value)  # type: ignore[arg-type]
     predicate = op_predicate(state, state.indexer(expr), expr, output)
     lane = groups[lanes[0]].index if lanes else None
     guards = tuple(predicate if lane is None or not lane.is_var else substitute(predicate, {lane: const(n)}) for n in range(elems))
-    return Scan(**fields, thread_type=threads[0].parallel, group_elems=elems, guards=guards)
+    blocks = shared[0].extent if shared else None
+    return Scan(**fields, thread_type=threads[0].parallel, group_elems=elems, guards=guards, blocks=blocks)
 
 
 @lowering_pass(gives=["scan workspaces"], before=["shared memory"])
@@ -68,4 +73,73 @@ def plan_scans(kernel: Kernel, state: BuildState) -> Kernel:
     return kernel
 
 
-__all__ = ["accumulator", "build_scan", "plan_scans"]
+@lowering_pass(needs=["scan workspaces", "unswitched"], gives=["shared scans"], before=["kernel head"])
+def share_scans(kernel: Kernel, state: BuildState) -> Kernel:
+    """Let the blocks that share a row know what the rows' pieces before theirs fold to.
+
+    Before: each block scans its pieces as if they were a row.   After: it walks over its pieces twice. The first walk computes what is scanned and folds it,
+    the result goes through global memory, all blocks meet, and the second walk begins with the fold of the blocks before.
+    Here because: loops, loads and bounds are final, and the first walk is a copy of what it needs of them. Kernels of scans have no pipelines.
+    Errors: BadScan.
+    """
+    scans = list({s.carry: s for s in walk(kernel.body) if isinstance(s, Scan) and s.blocks is not None}.values())
+    if not scans:
+        return kernel
+    needed = _needed_for({o.buffer for s in scans for o in s.operands[:1] if isinstance(o, Access)}, kernel.body)
+    for scan in scans:
+        if scan.outputs[0].buffer in needed:
+            raise BadScan(tensor=scan.outputs[0].buffer.tensor, reason="another scan needs it: the blocks that share its row would have to meet once more")
+    first, meeting, last = Block(_first_walk(kernel.body, needed)), [], []
+    lanes = kernel.block[0] if scans[0].thread_type is ParallelType.block_y else ONE
+    for scan in scans:
+        tensor, blocks = scan.outputs[0].buffer.tensor, scan.blocks
+        totals = WorkBuffer(f"totals_T{tensor.name}", accumulator(tensor.dtype()), product([kernel.grid[0], lanes, blocks or ONE]))
+        kernel.work_buffers.append(totals)
+        meeting.append(HandOverTotal(scan, totals))
+        last.append(TakeTotals(scan, totals))
+    kernel.work_buffers.append(BARRIER)
+    kernel.cooperative = True
+    together = [Sync("totals: stored for other blocks"), first_thread(kernel, [GridSync(BARRIER, "all blocks")]), Sync("totals: those of all blocks")]
+    kernel.body = [first, *meeting, *together, *last, *kernel.body]
+    return kernel
+
+
+def _needed_for(wanted: set[Buffer], body: list[Statement]) -> set[Buffer]:
+    """Return the buffers that are read to compute the wanted ones, with these."""
+    sources: dict[Buffer, set[Buffer]] = {}
+    for s in walk(body):
+        if isinstance(s, Move):
+            sources.setdefault(s.target, set()).add(s.source)
+        elif isinstance(s, Op):
+            for out in s.outputs:
+                sources.setdefault(out.buffer, set()).update(o.buffer for o in s.operands if isinstance(o, Access))
+    found, stack = set(wanted), list(wanted)
+    while stack:
+        more = sources.get(stack.pop(), set()) - found
+        found |= more
+        stack += more
+    return found
+
+
+def _first_walk(body: list[Statement], needed: set[Buffer]) -> list[Statement]:
+    """Return a copy of what computes the needed buffers, with a fold in place of each scan."""
+    out: list[Statement] = []
+    for s in body:
+        if isinstance(s, Scan):
+            out.append(ScanFold(s, s.operands[0], s.guards))
+        elif isinstance(s, Nest):
+            inner = _first_walk(s.body, needed)
+            if any(not isinstance(each, (Allocate, Let)) for each in inner):
+                nest = copied(s, {})
+                nest.body = inner  # type: ignore[attr-defined]
+                out.append(nest)
+        elif isinstance(s, Allocate):
+            out += [s] if s.buffer in needed else []
+        elif isinstance(s, Move):
+            out += [s] if s.target in needed else []
+        elif isinstance(s, Let) or isinstance(s, Op) and any(o.buffer in needed for o in s.outputs):
+            out.append(copied(s, {}))
+    return out
+
+
+__all__ = ["accumulator", "build_scan", "plan_scans", "share_scans"]

@@ -1,9 +1,10 @@
 """Greedy: scans (cumsum and the like) with pointwise work around them. A block has whole rows, or a strip of columns.
 
-    rows      others: [BIDx]              row: [pieces, unroll, TIDx, vector]
-    columns   columns and others: [BIDx, TIDx]   column: [pieces, TIDy, group]
+    rows      others: [BIDx]              row: [BIDy, pieces, unroll, TIDx, vector]
+    columns   columns and others: [BIDx, TIDx]   column: [BIDy, pieces, TIDy, group]
 
-Pieces are a serial loop, and what they fold to is carried along in a register. Owns the template and its parameters. Read first: `Scans.apply`.
+Pieces are a serial loop, and what they fold to is carried along in a register. Few long rows or columns are shared by blocks along y, which read them twice
+(`lower.scans.share_scans`). Owns the template and its parameters. Read first: `Scans.apply`.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, poin
 from ..analysis.lookups import bad_source, loads
 from ..analysis.reduction_shape import reduction_exprs
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
-from ..arch import MAX_GRID, Arch
+from ..arch import MAX_GRID, WARP_THREADS, Arch
 from ..dtypes import DataType
 from ..ir.block_ops import BlockFoldOp
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import At, LookupOp, ScanOp
-from ..ir.values import Expr, TensorView
+from ..ir.values import Expr, IterDomain, TensorView
 from ..schedule.staying_blocks import StayingBlocks
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
-from .arithmetic import ceil_div, next_power_of_two
+from .arithmetic import ceil_div, next_power_of_two, previous_power_of_two
 from .limits import FULL_BLOCK_THREADS, LOOP_THREAD_REGISTERS
 
 TYPES = (
@@ -37,6 +38,10 @@ ROW_THREADS = 128
 ROW_UNROLL = 2
 """Vectors per thread whose loads are issued together."""
 COLUMN_THREADS, NARROW_COLUMN_THREADS = FULL_BLOCK_THREADS, FULL_BLOCK_THREADS // 2
+LEAST_PIECES = 4
+"""Of each block that shares a row: it reads them twice."""
+MOST_SHARING = WARP_THREADS * WARP_THREADS
+"""Blocks that share a row: each lane of a warp reads up to 32 of their totals."""
 COLUMN_NEIGHBOURS = 8
 """Rows per thread in one piece; the loads of the next piece are in flight meanwhile."""
 
@@ -44,7 +49,7 @@ COLUMN_NEIGHBOURS = 8
 @dataclass(frozen=True)
 class ScanParams:
     """A schedule of scans; equal params (with equal structure, index type and device) mean the same kernel. is_ahead: the loads of the next piece are issued
-    before the present one is scanned.
+    before the present one is scanned. blocks: those that share a row or column; all of them run at once.
     """
 
     is_row: bool
@@ -54,6 +59,7 @@ class ScanParams:
     bdimy: int
     max_registers: int
     is_ahead: bool = False
+    blocks: int = 1
 
 
 class ScanAnalysis:
@@ -61,6 +67,7 @@ class ScanAnalysis:
 
     def __init__(self, fusion: Fusion, axes: LoopAxes, reference: TensorView, along: int, scans: Sequence[TensorView]) -> None:
         self.axes, self.reference, self.along = axes, reference, along
+        self.is_shareable = not any(depends_on(t, scans) for t in scans)
         self.scans = [t.name for t in scans]
         outputs = [v for v in fusion.outputs() if isinstance(v, TensorView)]
         stored = axes.stored(reference)
@@ -123,6 +130,7 @@ class Scans(Scheduler):
             bdimy = max(bdimy, 32 // bdimx)
             registers = LOOP_THREAD_REGISTERS if is_wide else arch.registers_per_thread(2048)
             params = ScanParams(False, COLUMN_NEIGHBOURS, 1, bdimx, bdimy, registers, is_ahead=is_wide)
+        params = replace(params, blocks=blocks_of_a_row(params, row, others, arch) if analysis.is_shareable else 1)
         return params, f"greedy: {others} running folds of {row} elements, {params}"
 
     def candidates(self, analysis: ScanAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, ScanParams]]:
@@ -133,6 +141,9 @@ class Scans(Scheduler):
         else:
             threads = chosen.bdimx * chosen.bdimy
             out += [replace(chosen, bdimx=bdimx, bdimy=max(1, threads // bdimx)) for bdimx in (8, 16, 32)]
+        extents = analysis.axes.extents_elems(sizes)
+        row, others = extents[analysis.along], math.prod(extents[n] for n in analysis.order if n != analysis.along)
+        out = [replace(params, blocks=min(chosen.blocks, blocks_of_a_row(params, row, others, arch))) for params in out]
         return [("rows" if params.is_row else "columns", params) for params in dict.fromkeys(out)]
 
     def accept(self, analysis: ScanAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
@@ -161,6 +172,29 @@ class Scans(Scheduler):
         return ScheduleResult(static if params.bdimy > 1 or not params.is_row else static[:1], params.max_registers, staying=staying)
 
 
+def blocks_of_a_row(params: ScanParams, row: int, others: int, arch: Arch) -> int:
+    """Return how many blocks share a row or column: as many as fit on the chip, where one block for each would leave half of it idle."""
+    threads = params.bdimx * params.bdimy
+    piece = params.neighbours * params.unroll * (params.bdimx if params.is_row else params.bdimy)
+    used = others if params.is_row else ceil_div(others, params.bdimx)
+    seats = arch.sm_count * arch.blocks_per_sm(threads, params.max_registers, 2 * threads * DataType.Double.bits // 8)
+    most = min(seats // max(1, used), ceil_div(row, piece) // LEAST_PIECES, MOST_SHARING)
+    return previous_power_of_two(most) if most > 1 and 2 * used <= arch.sm_count else 1
+
+
+def depends_on(tensor: TensorView, others: Sequence[TensorView]) -> bool:
+    """True if a tensor is computed from one of the others."""
+    stack, seen = [tensor], {tensor}
+    while stack:
+        made = stack.pop().definition()
+        more = [t for t in (made.tensor_inputs if made is not None else ()) if t not in seen]
+        if any(t in others for t in more):
+            return True
+        seen.update(more)
+        stack += more
+    return False
+
+
 def is_indirect(expr: Expr | None) -> bool:
     """True for a lookup whose positions an index tensor gives."""
     return isinstance(expr, LookupOp) and any(isinstance(place, At) for place in expr.positions)
@@ -185,11 +219,21 @@ def schedule_rows(reference: TensorView, analysis: ScanAnalysis, params: ScanPar
     outer, vector = split_axis(reference, reference.axis(-1), params.neighbours)
     outer, threads = split_axis(reference, outer, params.bdimx)
     pieces, unroll = split_axis(reference, outer, params.unroll)
+    shared, pieces = share(reference, pieces, params.blocks)
     threads.parallelize(ParallelType.block_x)
     if others is not None:
         others.parallelize(ParallelType.grid_x)
-    arrange_axes(reference, [*([] if others is None else [others]), pieces, unroll, threads, vector])
-    return 1 + (others is not None)
+    arrange_axes(reference, [*([] if others is None else [others]), *shared, pieces, unroll, threads, vector])
+    return 1 + len(shared) + (others is not None)
+
+
+def share(reference: TensorView, pieces: IterDomain, blocks: int) -> tuple[list[IterDomain], IterDomain]:
+    """Give each of several blocks neighbouring pieces; return the axis of the blocks, if there are several, and that of the pieces of each."""
+    if blocks == 1:
+        return [], pieces
+    shared, own = split_axis(reference, pieces, blocks, False)
+    shared.parallelize(ParallelType.grid_y)
+    return [shared], own
 
 
 def schedule_columns(reference: TensorView, analysis: ScanAnalysis, params: ScanParams) -> int:
@@ -199,8 +243,9 @@ def schedule_columns(reference: TensorView, analysis: ScanAnalysis, params: Scan
     blocks, across = split_axis(reference, columns, params.bdimx)
     outer, group = split_axis(reference, reference.axis(-1), params.neighbours)
     pieces, down = split_axis(reference, outer, params.bdimy)
+    shared, pieces = share(reference, pieces, params.blocks)
     blocks.parallelize(ParallelType.grid_x)
     across.parallelize(ParallelType.block_x)
     down.parallelize(ParallelType.block_y)
-    arrange_axes(reference, [blocks, pieces, down, group, across])
-    return 2
+    arrange_axes(reference, [blocks, *shared, pieces, down, group, across])
+    return 2 + len(shared)
