@@ -15,7 +15,7 @@ FORMAT = 1
 
 
 def digest_of_files(kind: str, files: list[tuple[str, int, int]], digest: Callable[[], str]) -> str:
-    """Return what `digest` returns, which reads the files, or what it returned in another process for the same ones. files: as of `files_below`."""
+    """Return the result of `digest`, which reads the files, or its result in another process for the same files. files: from `files_below`."""
     cache = default_cache()
     seen = artefact_key(kind, FORMAT, repr(sorted(files)))
     known = None if cache is None else cache.get(seen)
@@ -28,7 +28,7 @@ def digest_of_files(kind: str, files: list[tuple[str, int, int]], digest: Callab
 
 
 def files_below(folder: str, suffixes: tuple[str, ...], without: tuple[str, ...] = ()) -> Iterator[tuple[str, int, int]]:
-    """Yield (path, bytes, time in ns) of every file of code below a folder. without: folders right in it that are not looked into."""
+    """Yield (path, bytes, time in ns) of every file of code below a folder. without: direct subfolders to skip."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(suffixes):

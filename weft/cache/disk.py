@@ -37,7 +37,7 @@ class NotCached(UserError):
 
 
 class CacheTrouble(UserWarning):
-    """Something is wrong with the disk cache, and work goes on without it."""
+    """Warning: the disk cache has a problem, and weft continues without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,8 @@ class CacheUse:
 
 
 class DiskCache:
-    """A folder of artefacts; the entries used longest ago go first.
-
-    `corrupted` counts damaged entries that were found and removed, `problem` is the last reason for which something could
-    not be kept or used (None: no reason).
+    """A folder of artefacts with least-recently-used eviction. `corrupted` counts damaged entries that were found and removed, `problem` is the last reason why
+    something could not be stored or used (or None).
     """
 
     def __init__(self, folder: Path, limit_bytes: int = 0, wait_limit_s: float = WAIT_LIMIT_S) -> None:
@@ -66,7 +64,7 @@ class DiskCache:
 
     @property
     def temporary_folder(self) -> Path:
-        """Where entries are while they are written, locks, and builds."""
+        """The folder for unfinished entries, locks and builds."""
         return self.folder / "tmp"
 
     def path(self, key: str) -> Path:
@@ -74,9 +72,8 @@ class DiskCache:
 
     # ------------------------------------------------------------ entries
     def get_or_make(self, key: str, read: Callable[[Artefact], Value | None], make: Callable[[], tuple[Value, Artefact]]) -> Value:
-        """Return what `read` makes of the entry of `key`; where there is none, what `make` returns, and keep its artefact.
-
-        `read` returns None for an entry that it cannot use, which is then removed. One process at a time makes an entry; the others wait.
+        """Return the result of `read` for the entry of `key`; if there is none, the result of `make`, and store its artefact. `read` returns None for an
+        unusable entry, which is then removed. One process at a time makes an entry; the others wait.
         Errors: those of `make`; NotCached.
         """
         found = self._read(key, read)
@@ -126,15 +123,15 @@ class DiskCache:
         return artefact
 
     def hold(self, artefacts: Mapping[str, Artefact]) -> None:
-        """Know entries by their keys, which came from this folder in another form; each is handed out once."""
+        """Keep entries in memory, by key, that were read from this folder in another form; each is returned once."""
         self._held.update(artefacts)
 
     def release(self) -> None:
-        """Forget what is held."""
+        """Drop the entries of `hold`."""
         self._held.clear()
 
     def put(self, key: str, artefact: Artefact) -> bool:
-        """Write an entry; return whether it was written. An entry that exists is replaced in one step.
+        """Write an entry; return whether it was written. An existing entry is replaced atomically.
 
         Errors: ArtefactNotJson.
         """
@@ -154,11 +151,11 @@ class DiskCache:
         return True
 
     def is_usable(self) -> bool:
-        """Tell whether this process may write into the folder; makes it where it is missing."""
+        """Tell whether this process may write into the folder; create it if it is missing."""
         return self._has_folders() and os.access(self.temporary_folder, os.W_OK)
 
     def _has_folders(self, *shards: Path) -> bool:
-        """Make the folders that writing needs, and tell whether they may be used."""
+        """Create the folders for writing, and tell whether they may be used."""
         try:
             for folder in (self.folder, self.temporary_folder, *shards):
                 trouble = make_private_folder(folder, follow=folder is self.folder)
@@ -174,19 +171,19 @@ class DiskCache:
         return True
 
     def _is_bad(self, path: Path, reason: str) -> None:
-        """Note and remove an entry that cannot be used."""
+        """Record and remove an entry that cannot be used."""
         self.corrupted += 1
         remove(path, self.temporary_folder)
         self._warn(f"the entry {path} is made anew: {reason}")
 
     def _warn(self, problem: str) -> None:
-        """Keep the reason, and say so once per process and folder."""
+        """Record the reason, and warn once per process and folder."""
         self.problem = problem
         if not self._has_warned:
             self._has_warned = True
             try:
                 warnings.warn(f"W721: disk cache {self.folder}: {problem}", CacheTrouble, stacklevel=2)
-            except CacheTrouble:  # warnings are errors here; a cache never fails its caller
+            except CacheTrouble:  # warnings may be errors; a cache problem must not fail the call
                 pass
 
     # ------------------------------------------------------------ size
@@ -207,7 +204,7 @@ class DiskCache:
                 yield artefact
 
     def evict(self) -> int:
-        """Remove the entries used longest ago until a tenth of the limit is free; return how many went."""
+        """Remove least recently used entries until a tenth of the limit is free; return their number."""
         self._written_bytes = 0
         sweep(self.temporary_folder)
         entries = sorted(self._entries())
@@ -229,7 +226,7 @@ class DiskCache:
             remove(path)
 
     def _limit_size(self) -> None:
-        """Scan the folder when this process wrote a 64th of the limit, and once a day whoever writes."""
+        """Scan the folder after this process wrote a 64th of the limit, and once a day."""
         if not self.limit_bytes:
             return
         marker = self.folder / "last_scan"
@@ -283,7 +280,7 @@ _caches: dict[tuple[Path, int], DiskCache] = {}
 
 
 def default_cache(options: Options | None = None) -> DiskCache | None:
-    """Return the cache that the settings ask for, or None when they switch it off."""
+    """Return the cache of the settings, or None if it is switched off."""
     options = options or current()
     if not options.cache:
         return None

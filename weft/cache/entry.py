@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from weft.errors import InternalError
 
 FORMAT = 2
-"""Part of every key and of every entry's first line: raise it when the layout or the meaning of entries changes."""
+"""Part of every key and of every entry's first line: increment it if the layout or the meaning of entries changes."""
 
 _MAGIC = f"weft artefact {FORMAT}\n".encode()
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
@@ -64,7 +64,7 @@ def encode(key: str, artefact: Artefact) -> bytes:
 
 
 def decode(key: str, data: bytes) -> Artefact | None:
-    """Return the artefact in an entry's file, or None when the bytes are not exactly what `encode` gives for some artefact under `key`."""
+    """Return the artefact in an entry's file, or None if the bytes are not exactly a result of `encode` for `key`."""
     body = memoryview(data)[_START:]
     if not data.startswith(_MAGIC) or hashlib.sha256(body).digest() != data[len(_MAGIC) : _START] or len(body) < _HEADER_LENGTH.size:
         return None
@@ -74,7 +74,7 @@ def decode(key: str, data: bytes) -> Artefact | None:
         return None
     try:
         header = json.loads(bytes(body[_HEADER_LENGTH.size : offset]))
-    except (ValueError, RecursionError):  # a right checksum over something that no version of weft writes
+    except (ValueError, RecursionError):  # a valid checksum over content that no version of weft writes
         return None
     if not isinstance(header, dict) or header.get("key") != key:
         return None

@@ -18,15 +18,15 @@ from weft.options import current
 
 @functools.lru_cache(maxsize=None)
 def _temporary_folder(process: int) -> Path:
-    """One folder per process, with a name that nobody can guess and that nobody else may open."""
+    """One private folder per process, with an unpredictable name."""
     return Path(tempfile.mkdtemp(prefix="weft-failures-"))
 
 
 def keep_failure(name: str, text: str, files: Mapping[str, str]) -> Path | str:
     """Write files into a folder named after `name` and the hash of `text`, below the setting `dump_dir` or a private temporary folder.
 
-    A failure that repeats writes the same files again. Returns the path of the first file, or a note in parentheses when it could not be written:
-    the error that is being reported matters more.
+    A repeated failure writes the same files again. Returns the path of the first file, or a note in parentheses if it could not be written, because the
+    reported error is more important.
     """
     try:
         dump_dir = current().dump_dir

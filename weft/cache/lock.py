@@ -22,14 +22,14 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 WAIT_LIMIT_S = 120.0
-"""A builder that takes longer is not waited for. A large kernel takes a few seconds, the emulator's runtime 5, ten times that on a busy machine."""
+"""Other processes do not wait longer for a builder. A large kernel takes a few seconds, the emulator's runtime 5, ten times that on a busy machine."""
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.1
 
 
 @contextmanager
 def only_builder(path: Path, limit_s: float = WAIT_LIMIT_S) -> Iterator[bool]:
-    """Hold the lock file `path` within a `with` block. Gives False when it could not be had in time, or not at all; the work is done all the same."""
+    """Hold the lock file `path` within a `with` block. Yields False if it could not be acquired in time, or not at all; the work is done anyway."""
     descriptor = _acquired(path, limit_s)
     if descriptor is not None:
         _held.add(descriptor)
@@ -38,7 +38,7 @@ def only_builder(path: Path, limit_s: float = WAIT_LIMIT_S) -> Iterator[bool]:
     finally:
         if descriptor is not None:
             try:
-                os.unlink(path)  # first: whoever waits for this file finds it gone, and makes another
+                os.unlink(path)  # first, so that waiting processes find it removed and create a new one
             except OSError:
                 pass
             _held.discard(descriptor)
@@ -50,7 +50,7 @@ _held: set[int] = set()
 
 @forking.in_child
 def _leave_to_parent() -> None:
-    """A forked child has the parent's locks open, and would keep them beyond the parent's end."""
+    """Close inherited lock files in a forked child, which would otherwise hold them after the parent's end."""
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()
@@ -67,13 +67,13 @@ def _acquired(path: Path, limit_s: float) -> int | None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(descriptor, path):
                 return descriptor
-            is_held = False  # its last holder has removed it: make another
+            is_held = False  # its last holder has removed it: create a new one
         except BlockingIOError:
             is_held = True
-        except OSError:  # no locks here
+        except OSError:  # locks are not supported here
             os.close(descriptor)
             return None
-        except BaseException:  # an interrupt goes on; the descriptor would leak
+        except BaseException:  # re-raised; otherwise the descriptor would leak
             os.close(descriptor)
             raise
         os.close(descriptor)

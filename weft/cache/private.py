@@ -17,20 +17,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FILE_TROUBLE = (OSError, ValueError)
-"""What the file system's functions raise: ValueError is for a name with a zero byte."""
+"""Exceptions of file system functions; ValueError is for a name with a zero byte."""
 
 MOST_BYTES = 2**30
-"""A larger file is no entry of ours: a cubin or a compiled kernel has less than a MiB."""
+"""A larger file is not a cache entry: a cubin or a compiled kernel has less than a MiB."""
 
 LITTER_AGE_S = 3600.0
-"""What a killed process left is removed after this time; no build takes as long (`weft.emulator.toolchain` limits it)."""
+"""Files of killed processes are removed after this time; no build takes as long (`weft.emulator.toolchain` limits it)."""
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # a FIFO in a file's place must not block
 
 
 def distrust(status: os.stat_result) -> str | None:
-    """Say why another user could have written a file or folder, or None when nobody else may."""
+    """Return why another user could have written a file or folder, or None if nobody else may."""
     if not hasattr(os, "geteuid"):
         return None
     if status.st_uid not in (os.geteuid(), 0):
@@ -41,7 +41,7 @@ def distrust(status: os.stat_result) -> str | None:
 
 
 def read_private(path: Path) -> tuple[bytes, os.stat_result] | str:
-    """Return a file's bytes and status, or a sentence that says why they are not to be used.
+    """Return a file's bytes and status, or a sentence that says why it must not be used.
 
     Errors: FileNotFoundError, other OSErrors, ValueError.
     """
@@ -57,7 +57,7 @@ def read_private(path: Path) -> tuple[bytes, os.stat_result] | str:
 
 
 def make_private_folder(path: Path, *, follow: bool = False) -> str | None:
-    """Make a folder, and its parents, for this user alone. Return why it is not to be used, or None. `follow`: it may be a symbolic link to such a folder.
+    """Create a folder, and its parents, for this user only. Return why it must not be used, or None. `follow`: it may be a symbolic link to such a folder.
 
     Errors: OSError, ValueError.
     """
@@ -69,7 +69,7 @@ def make_private_folder(path: Path, *, follow: bool = False) -> str | None:
 
 
 def folder_trouble(path: Path, *, follow: bool = False) -> str | None:
-    """Say why a folder that exists is not to be used, or None. Errors: OSError, ValueError."""
+    """Return why an existing folder must not be used, or None. Errors: OSError, ValueError."""
     status = path.stat() if follow else path.lstat()
     return distrust(status) if stat.S_ISDIR(status.st_mode) else "it is not a folder"
 
@@ -86,21 +86,20 @@ def write_new(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def write_whole(path: Path, data: bytes, temporary: Path | None = None) -> None:
-    """Write a file in one step: a reader sees the old one or the new one, a link in its place is replaced and not followed.
-
-    `temporary`: the name it has meanwhile, in the same file system. Errors: OSError.
+    """Write a file atomically: a reader sees the old or the new one, and a link in its place is replaced, not followed. `temporary`: its temporary name, in the
+    same file system. Errors: OSError.
     """
     temporary = temporary or path.with_name(unique_name("weft"))
     try:
         write_new(temporary, data)
         os.replace(temporary, path)
-    except BaseException:  # KeyboardInterrupt too; what was not renamed is worth nothing
+    except BaseException:  # also for KeyboardInterrupt: remove the unfinished file
         remove(temporary)
         raise
 
 
 def remove(path: Path, aside: Path | None = None) -> None:
-    """Remove a file, or what stands in a file's place: a folder is moved into the folder `aside`, to be swept. What cannot be removed stays."""
+    """Remove a file, or whatever is in its place: a folder is moved into the folder `aside`, for `sweep`. What cannot be removed stays."""
     try:
         path.unlink(missing_ok=True)
     except FILE_TROUBLE:
@@ -112,7 +111,7 @@ def remove(path: Path, aside: Path | None = None) -> None:
 
 
 def sweep(folder: Path, prefix: str = "", *, age_s: float = LITTER_AGE_S) -> int:
-    """Remove what this user left in `folder` under names that begin with `prefix`, when it is older than `age_s`; return how much went."""
+    """Remove this user's files in `folder` with names that begin with `prefix` and older than `age_s`; return their number."""
     oldest, removed = time.time() - age_s, 0
     try:
         found = list(os.scandir(folder))
@@ -141,7 +140,7 @@ _swept: set[str] = set()
 def build_folder(parent: Path | None = None) -> Iterator[Path]:
     """A private folder for one build, removed afterwards; `parent` None: in the system's folder for temporary files.
 
-    What builds of killed processes left there is swept by the first build of a process.
+    The first build of a process removes leftovers of killed processes there.
     """
     place = tempfile.gettempdir() if parent is None else os.fspath(parent)
     if place not in _swept:

@@ -21,9 +21,9 @@ from .errors import WrongTensors
 from .formats import FLOAT
 
 BLOCK_OF = {DataType.Float8_e4m3fn: 16, DataType.Float8_e8m0fnu: 32}
-"""Elements of a block, by the type of its scale: scales in tiles are padded, so that their number does not tell."""
+"""Elements of a block, by the type of its scale, because the number of scales in tiles includes padding."""
 KNOWN_BLOCKS = (16, 32, 64, 128)
-"""Lengths of blocks that kernels are made for; others are sizes like any other."""
+"""Block lengths that are constants in kernels; others are symbolic sizes."""
 
 Types = tuple[DataType, DataType, DataType, bool]
 Axes = tuple[tuple[bool, int], ...]
@@ -36,9 +36,9 @@ def dequantize(
 ) -> torch.Tensor:  # fmt: skip
     """Return elements * scales / global_scale, in one kernel.
 
-    scales: of as many axes as the elements, one for each block: of neighbours ([..., k / 16]), of a row ([..., 1]), of a square ([m / 128, k / 128]), of a
-    column ([m / 32, k]), with any strides; of rank 0, one for all. layout "128x4": those of elements [m, k], in tiles.
-    Errors: WrongTensors where these are no whole blocks.
+    scales: with the rank of the elements, one per block: of neighbours ([..., k / 16]), of a row ([..., 1]), of a square ([m / 128, k / 128]), of a column ([m
+    / 32, k]), with any strides; or of rank 0, one for all. layout "128x4": those of elements [m, k], in tiles (the default of `rms_norm_nvfp4` and similar
+    functions). Errors: WrongTensors if the scales do not match whole blocks.
     """
     kind = torch_dtype_to_nvfuser_dtype(elements.dtype)
     unit = 2 if kind is DataType.Float4_e2m1fn_x2 else 1
@@ -97,7 +97,7 @@ def _cut(shape: Sequence[int], scales: torch.Tensor) -> tuple[Axes, list[int], t
 
 
 def _contiguity(tensor: torch.Tensor, axes: Axes) -> tuple[bool | None, ...]:
-    """Return whether each axis of the scales follows the next one without a gap."""
+    """Return whether each axis of the scales is contiguous with the next one."""
     out: list[bool | None] = []
     expected = 1
     for (is_block, _), size, stride in reversed(list(zip(axes, tensor.shape, tensor.stride()))):
@@ -138,7 +138,7 @@ def _unpacked(kind: DataType) -> DataType:
 
 
 def _add_product(fd: FusionDefinition, q: TensorView, s: TensorView, types: Types) -> None:
-    """Let the product of elements and scales be the output."""
+    """Add the product of elements and scales as the output."""
     value = fd.ops.mul(fd.ops.cast(q, FLOAT), fd.ops.cast(s, FLOAT))
     if types[3]:
         value = fd.ops.div(value, fd.define_tensor([], dtype=FLOAT))

@@ -17,7 +17,7 @@ from .before import BY_ROWS
 from .formats import E4M3, FP4, Mx, Per1x128, PerRow, PerTensor, Recipe, layout_for
 from .functions import Results, _nvfp4, quantize
 
-_BEFORE = {  # what stands before -> names of its tensors, and what it computes
+_BEFORE = {  # op before the recipe -> names of its tensors, and what it computes
     "rms_norm": (("x", "weight"), "rms_norm(x) * weight"),
     "add_rms_norm": (("x", "residual", "weight"), "rms_norm(x + residual) * weight, and x + residual"),
     "layer_norm": (("x", "weight", "bias"), "layer_norm(x)"),
@@ -35,7 +35,8 @@ _EPS = _argument("eps", "float", 1e-5)
 
 @dataclass(frozen=True)
 class _Form:
-    """A recipe. make: (whether rows are kept before, its own arguments) -> recipe. The first argument is a scale where one is given to the kernel."""
+    """A recipe. make: (whether the op before keeps rows, the recipe's arguments) -> recipe. has_scale: the first argument is a scale, which is passed to the
+    kernel."""
 
     make: Callable[..., Recipe]
     arguments: tuple[inspect.Parameter, ...] = ()
@@ -53,7 +54,7 @@ _RECIPES = {
 
 
 def behind(before: str, recipe: str) -> Callable[..., Results]:
-    """Return the function that puts a recipe behind an op: its arguments are the op's tensors, then the recipe's own, then eps behind a norm."""
+    """Return the function of a recipe after an op: its arguments are the op's tensors, then the recipe's, then eps for a norm."""
     tensors, computed = _BEFORE[before]
     form, is_by_rows = _RECIPES[recipe], before in BY_ROWS
     arguments = [*(_argument(name, "torch.Tensor") for name in tensors), *form.arguments, *([_EPS] if is_by_rows else [])]

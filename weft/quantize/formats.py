@@ -22,7 +22,7 @@ from ..ops.shapes import permute, squeeze, stride_order
 
 FLOAT, E4M3, E5M2, FP4 = DataType.Float, DataType.Float8_e4m3fn, DataType.Float8_e5m2, DataType.Float4_e2m1fn
 SMALLEST_AMAX = 1e-4
-"""Of a block of 128: DeepSeek's lower bound, below which all elements become 0."""
+"""The least amax of a block of 128, from DeepSeek; below it all elements become 0."""
 
 
 LAYOUTS = {
@@ -31,20 +31,20 @@ LAYOUTS = {
     "1x128": {"torch": COLUMNS, "deepgemm": COLUMNS, "te": PADDED_COLUMNS},
     "128x128": {"deepgemm": "rows", "te": "padded 1x4"},
 }
-"""The layout of scales that a consumer takes: torch._scaled_mm, TransformerEngine's tensors, DeepGEMM for sm_90. Other names are layouts themselves.
+"""The layout of scales for a consumer: torch._scaled_mm, TransformerEngine's tensors, DeepGEMM for sm_90. Other names are layouts themselves.
 
 Sources: torch's and cuBLAS's documentation of block scaling factors; TransformerEngine's quantizers; DeepGEMM's README.
 """
 
 
 def layout_for(kind: str, name: str) -> str:
-    """Return the layout that a user's name means, of scales of this kind."""
+    """Return the layout for a user's name, for scales of this kind."""
     return LAYOUTS[kind].get(name, name)
 
 
 @dataclass(frozen=True)
 class Recipe(ABC):
-    """A way to quantize. has_scale: it takes a Float tensor of rank 0 from the caller."""
+    """A quantization recipe. has_scale: it takes a Float tensor of rank 0 from the caller."""
 
     @property
     def has_scale(self) -> bool:
@@ -52,12 +52,12 @@ class Recipe(ABC):
 
     @property
     def tile_rows(self) -> int:
-        """Rows of a block along columns: x is then [m / tile_rows, tile_rows, k]; 0 where there are no such blocks."""
+        """Rows of a block along columns: x is then [m / tile_rows, tile_rows, k]; 0 if there are no such blocks."""
         return 0
 
     @abstractmethod
     def results(self, fusion: Fusion, x: TensorView, scale: Val | None) -> list[TensorView]:
-        """Return elements, scales, and what else the recipe gives."""
+        """Return elements, scales, and further results of the recipe."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class PerTensor(Recipe):
 
 
 def tensor_amax(fusion: Fusion, x: TensorView, is_by_rows: bool) -> TensorView:
-    """Return the largest magnitude of a tensor. is_by_rows: of each row first, in the kernel that has the rows; a second one folds these few numbers."""
+    """Return the largest magnitude of a tensor. is_by_rows: first of each row, in the kernel that has the rows; a second kernel reduces these few numbers."""
     amax = pointwise(fusion, "abs", x)
     if is_by_rows:
         amax = reduce(fusion, "max", amax, [-1], False, None)  # type: ignore[arg-type]
@@ -85,7 +85,7 @@ def tensor_amax(fusion: Fusion, x: TensorView, is_by_rows: bool) -> TensorView:
 
 @dataclass(frozen=True)
 class PerTensorCurrent(Recipe):
-    """scale = largest / max(amax of the tensor, eps), 1 where that is no number: two kernels, since every element needs the whole tensor."""
+    """scale = largest / max(amax of the tensor, eps), 1 if that is not a finite number: two kernels, because every element depends on the whole tensor."""
 
     dtype: DataType = E4M3
     eps: float = 0.0
@@ -143,7 +143,7 @@ class Mx(Recipe):
 
 @dataclass(frozen=True)
 class MxBothWays(Recipe):
-    """Mx with blocks along rows and, apart from these, with blocks of 32 rows along columns: training reads a tensor both ways. x is [m / 32, 32, k].
+    """Mx with blocks along rows and, separately, with blocks of 32 rows along columns, because training reads a tensor both ways. x is [m / 32, 32, k].
 
     Results: elements and scales of rows, [..., k / 32]; elements and scales of columns, [m / 32, 1, k]. Neither is quantized from the other.
     layout: of both scales; in tiles, those of columns are the tiles of [k, m / 32]; "padded 128x4": of rows, and "padded 4x128" of [m / 32, k].
@@ -176,7 +176,7 @@ def turned(fusion: Fusion, scales: TensorView) -> TensorView:
 
 @dataclass(frozen=True)
 class NvFp4(Recipe):
-    """Blocks of 16 of e2m1 with scales of e4m3, and the encode scale of the tensor where one is given. signs: of a Hadamard transform of each block first."""
+    """Blocks of 16 of e2m1 with scales of e4m3, and the encode scale of the tensor, if given. signs: of a Hadamard transform of each block first."""
 
     layout: str = "rows"
     has_global_scale: bool = False
@@ -197,9 +197,9 @@ class NvFp4(Recipe):
 
 @dataclass(frozen=True)
 class NvFp4BothWays(Recipe):
-    """NvFp4 with blocks along rows and, apart from these, with blocks of 16 rows along columns. x is [m / 16, 16, k].
+    """NvFp4 with blocks along rows and, separately, with blocks of 16 rows along columns. x is [m / 16, 16, k].
 
-    Results: elements and scales of rows, [..., k / 16]; elements of columns, which lie in memory as [k, m], and their scales, [k, m / 16]. Neither is quantized
+    Results: elements and scales of rows, [..., k / 16]; elements of columns, with the memory layout [k, m], and their scales, [k, m / 16]. Neither is quantized
     from the other; the encode scale of the tensor is the same. layout: of both scales.
     """
 
@@ -228,9 +228,10 @@ class NvFp4BothWays(Recipe):
 
 
 def stochastic_e2m1(fusion: Fusion, y: Val) -> Val:
-    """Return y on the grid of e2m1, up or down with the odds that keep its mean: a uniform part of the octave's step is added, and the rest cut off."""
+    """Return y rounded stochastically to values of e2m1, with the mean unchanged: a uniform fraction of the step at this magnitude is added, and the result
+    truncated."""
     size = pointwise(fusion, "abs", y)
-    half, one, two = (constant(fusion, value, FLOAT) for value in (0.5, 1.0, 2.0))  # numbers of Python alone would make it double
+    half, one, two = (constant(fusion, value, FLOAT) for value in (0.5, 1.0, 2.0))  # plain Python numbers would make it double
     is_fine, is_middle = (pointwise(fusion, "lt", size, limit) for limit in (2.0, 4.0))
     step = pointwise(fusion, "where", is_fine, half, pointwise(fusion, "where", is_middle, one, two))
     inverse = pointwise(fusion, "where", is_fine, two, pointwise(fusion, "where", is_middle, one, half))

@@ -30,10 +30,10 @@ Results = tuple[torch.Tensor, ...]
 def quantize(
     recipe: Recipe, *inputs: torch.Tensor, before: str = "", scale: torch.Tensor | None = None, eps: float = 1e-5, has_amax: bool = False
 ) -> Results:  # fmt: skip
-    """Run a recipe behind what `before` names; return elements, scales, and further results.
+    """Run a recipe after the op `before`; return elements, scales, and further results.
 
-    inputs: of `before`; vectors are weights along the last axis. scale: of recipes that take one. has_amax: the largest magnitude of what is quantized, a Float
-    of rank 0, is a further result, too, in front of those of `before`, which have the type of the first input.
+    inputs: of `before`; vectors are weights along the last axis. scale: of recipes that take one. has_amax: the largest magnitude of the quantized values, a
+    Float of rank 0, is a further result, before those of `before`, which have the type of the first input.
     """
     if not isinstance(recipe, Recipe) or before not in BEFORE:
         problem = f"{shown(recipe)} behind {shown(before)}"
@@ -49,13 +49,13 @@ def quantize(
 
 
 def check_floats(x: torch.Tensor, name: str) -> None:
-    """Errors: WrongTensors where elements are whole numbers, bools, or complex."""
+    """Errors: WrongTensors if elements are integers, bools or complex."""
     if not x.dtype.is_floating_point:
         raise WrongTensors(problem=f"{name} is of type {x.dtype}, which is not a float type", remedy="cast it to a float type")
 
 
 def elements_of(dtype: torch.dtype) -> DataType:
-    """Return the type of quantized elements. Errors: WrongTensors for what is no float of 8 bits or less with numbers below one."""
+    """Return the type of quantized elements. Errors: WrongTensors for anything but a float of at most 8 bits (other than e8m0)."""
     found = torch_dtype_to_nvfuser_dtype(dtype)
     if not found.is_narrow_float or found is DataType.Float8_e8m0fnu:
         problem = f"dtype is {dtype}, but these recipes scale to the largest value of a float type of at most 8 bits"
@@ -66,7 +66,7 @@ def elements_of(dtype: torch.dtype) -> DataType:
 @functools.lru_cache(maxsize=None)
 def _definition(recipe: Recipe, before: str, inputs: tuple[tuple[DataType, int, bool], ...], eps: float, has_amax: bool = False) -> FusionDefinition:
     with FusionDefinition() as fd:
-        shape = [-1, recipe.tile_rows, -1]  # known to the kernel
+        shape = [-1, recipe.tile_rows, -1]  # a constant in the kernel
         tensors = [
             fd.define_tensor(shape if recipe.tile_rows else [-1] * rank, contiguity=is_contiguous, dtype=dtype) for dtype, rank, is_contiguous in inputs
         ]
@@ -88,7 +88,7 @@ def _definition(recipe: Recipe, before: str, inputs: tuple[tuple[DataType, int, 
 @checked
 def per_tensor(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
     """Return (saturate(x * scale), largest magnitude of x): delayed scaling. scale: Float, rank 0; its inverse dequantizes."""
-    if not x.numel():  # the largest of nothing is 0
+    if not x.numel():  # the largest magnitude of no elements is 0
         return torch.empty_like(x, dtype=dtype), torch.zeros((), device=x.device)
     return quantize(PerTensor(elements_of(dtype)), x, scale=scale)
 
@@ -99,8 +99,8 @@ def delayed_scale(
 ) -> torch.Tensor:  # fmt: skip
     """Return the encode scale of the next step, Float of rank 0: largest value of dtype / amax / 2^margin.
 
-    history: Float, the largest magnitudes of earlier steps, the most recent first; amax: the largest of them, or the first. previous: the scale where amax is 0
-    or no number; 1 without it. Source: TransformerEngine's delayed scaling.
+    history: Float, the largest magnitudes of earlier steps, the most recent first; amax: the largest of them, or the first. previous: the scale if amax is 0 or
+    NaN; 1 if not given. Source: TransformerEngine's delayed scaling.
     """
     if history.dim() != 1 or not history.numel() or history.dtype is not torch.float32:
         raise WrongTensors(problem=f"a history of {history.dtype} and sizes {tuple(history.shape)}", remedy="pass a float32 tensor with one axis")
@@ -121,7 +121,7 @@ def _delayed(dtype: DataType, margin: int, has_previous: bool) -> FusionDefiniti
 
 @checked
 def per_tensor_current(x: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn, eps: float = 0.0) -> Results:
-    """Return (elements, decode scale of rank 0) with the scale of this very tensor: two kernels."""
+    """Return (elements, decode scale of rank 0), with the scale computed from this tensor: two kernels."""
     if not x.numel():
         return torch.empty_like(x, dtype=dtype), torch.ones((), device=x.device)
     return quantize(PerTensorCurrent(elements_of(dtype), eps), x)
@@ -129,13 +129,13 @@ def per_tensor_current(x: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn
 
 @checked
 def per_row(x: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
-    """Return (elements, decode scales [..., 1]), as torch._scaled_mm takes them row by row."""
+    """Return (elements, decode scales [..., 1]), for row-wise scaling in torch._scaled_mm."""
     return quantize(PerRow(elements_of(dtype)), x)
 
 
 @checked
 def per_1x128(x: torch.Tensor, layout: str = "rows", *, is_power_of_two: bool = False) -> Results:
-    """Return (elements of e4m3, decode scales [..., k / 128]). layout "torch", "deepgemm": rows innermost, "te": so, transposed and padded."""
+    """Return (elements of e4m3, decode scales [..., k / 128]). layout "torch", "deepgemm": rows innermost; "te": the same, transposed and padded."""
     return quantize(Per1x128(E4M3, layout_for("1x128", layout), is_power_of_two), x)
 
 
@@ -143,7 +143,7 @@ def per_1x128(x: torch.Tensor, layout: str = "rows", *, is_power_of_two: bool = 
 def blocks_128x128(w: torch.Tensor, layout: str = "rows") -> Results:
     """Return (elements of e4m3 [m, k], decode scales [m / 128, k / 128]) of weights.
 
-    layout "te": rows of scales are padded to a multiple of four; "torch": they begin at such multiples, as torch._scaled_mm asks.
+    layout "te": rows of scales are padded to a multiple of four; "torch": they begin at such multiples, as torch._scaled_mm requires.
     """
     if w.dim() != 2:
         raise WrongTensors(problem=f"a weight of {w.dim()} axes has no tiles", remedy="pass a matrix")
@@ -176,7 +176,7 @@ def mxfp8(
 ) -> Results:  # fmt: skip
     """Return (elements, scales of e8m0 [..., k / 32]), and the largest magnitude of x with has_amax.
 
-    layout "128x4" or "torch": tiles, as scaled matrix products take them; "te": rows, padded. rounding: "up", or "floor" as OCP says.
+    layout "128x4" or "torch": tiles, for block-scaled matrix products; "te": rows, padded. rounding: "up", or "floor" as in the OCP specification.
     """
     return quantize(Mx(elements_of(dtype), layout_for("blocks", layout), BlockFormat(rounding=rounding)), x, has_amax=has_amax)
 
@@ -185,7 +185,7 @@ def mxfp8(
 def mxfp8_both_ways(x: torch.Tensor, layout: str = "rows", *, rounding: str = "up", dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
     """Return (elements, scales [m, k / 32], elements, scales [m / 32, k]) of x [m, k]: blocks along rows, then along columns, both from one read of x.
 
-    layout "128x4": of both scales, those of columns as of the transposed tensor. Errors: WrongTensors where x is no matrix of whole blocks both ways.
+    layout "128x4": of both scales, those of columns as of the transposed tensor. Errors: WrongTensors unless x is a matrix of whole blocks both ways.
     """
     return _both_ways(_mx_both_ways(dtype, rounding, layout), [x])
 
@@ -208,7 +208,7 @@ def nvfp4_both_ways(
 ) -> Results:  # fmt: skip
     """Return (elements, scales [m, k / 16], elements [k, m], scales [k, m / 16]) of x [m, k]: nvfp4 of x and of its transpose, both from one read of x.
 
-    Two elements are in a byte. layout "128x4": of both scales. Errors: WrongTensors where x is no matrix of whole blocks of 16 both ways.
+    Two elements share a byte. layout "128x4": of both scales. Errors: WrongTensors unless x is a matrix of whole blocks of 16 both ways.
     """
     return _both_ways(_nvfp4_both_ways(global_scale, layout, scale_order, is_stochastic), [x], scale=global_scale)
 
@@ -232,7 +232,7 @@ def _both_ways(recipe: Recipe, inputs: Sequence[torch.Tensor], before: str = "",
         raise WrongTensors(problem=f"a tensor of {tuple(shape)} does not divide into blocks of {block} x {block}", remedy="pad it")
     m, k = shape
     q, scales, column_q, column_scales = quantize(recipe, *(t.unflatten(0, (m // block, block)) for t in inputs), before=before, scale=scale)
-    is_packed = isinstance(recipe, NvFp4BothWays)  # elements of columns lie as [k, m]
+    is_packed = isinstance(recipe, NvFp4BothWays)  # elements of columns have the layout [k, m]
     if is_packed:
         column_q = column_q.permute(2, 0, 1).reshape(k, m // 2)
     else:
@@ -265,14 +265,14 @@ def nvfp4(
 def hadamard_transform(x: torch.Tensor, signs: torch.Tensor | Sequence[int]) -> torch.Tensor:
     """Return each block of 16 neighbours of the last axis times diag(signs) H / 4, computed in Float, in x's type; its inverse is its transpose.
 
-    Spreads outliers over a block before it is quantized. signs: 16 numbers, 1 or -1, part of the kernel: a tensor is read by the host.
+    Spreads outliers over a block before it is quantized. signs: 16 numbers, 1 or -1, constants in the kernel; a tensor is read by the host.
     Source: randomized Hadamard transforms of NVFP4 training recipes.
     """
     return _transform(torch_dtype_to_nvfuser_dtype(x.dtype), x.dim(), x.is_contiguous(), _signs(x, signs)).execute([x])[0]
 
 
 def _signs(x: torch.Tensor, signs: torch.Tensor | Sequence[int]) -> tuple[int, ...]:
-    """Return the signs as the op takes them. Errors: WrongTensors."""
+    """Return the signs as a tuple for the op. Errors: WrongTensors."""
     found = signs.flatten().tolist() if isinstance(signs, torch.Tensor) else list(signs)
     if not x.dim() or x.shape[-1] % 16 or len(found) != 16 or not all(sign in (1, -1) for sign in found):
         problem = f"a tensor of {tuple(x.shape)} with the signs {shown(found)} does not give blocks of 16 with a sign for each element"
@@ -296,6 +296,6 @@ def _nvfp4(
 
 @checked
 def nvfp4_global_scale(amax: torch.Tensor) -> torch.Tensor:
-    """Return the encode scale of a tensor whose largest magnitude is `amax`: 448 * 6 / amax, 1 where that is no use."""
+    """Return the encode scale of a tensor whose largest magnitude is `amax`: 448 * 6 / amax, 1 if that is not usable."""
     scale = (2688.0 / amax.float()).clamp(max=torch.finfo(torch.float32).max)
     return torch.where((amax == 0) | (scale == 0), torch.ones_like(scale), scale)
