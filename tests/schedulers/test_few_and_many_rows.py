@@ -131,3 +131,32 @@ def test_few_long_rows_and_columns(shape: tuple[int, ...], dims: list[int], dtyp
     with options(chip="A100"), poisoned_outputs():
         fd.validate([numbers(dtype, *shape)])
     assert len(fd.fec.kernel_runtimes) == 2
+
+
+def masked_mean(dims: list[int]) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = wide(fd, fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16))
+        mask = fd.ops.cast(fd.ops.gt(x, 0.0), DataType.Float)
+        fd.add_output(fd.ops.div(fd.ops.sum(fd.ops.mul(x, mask), dims), fd.ops.sum(mask, dims)))
+    return fd
+
+
+@pytest.mark.parametrize("shape, dims", [((4096, 4096), [0, 1]), ((2, 1 << 22), [1]), ((1 << 20, 64), [0])], ids=str)
+def test_results_that_meet_are_left_to_another_kernel_where_rows_are_few_and_long(shape: tuple[int, ...], dims: list[int]) -> None:
+    """The last block of a reduction across blocks has its result, another one that of the next: one block per row had to have both."""
+    found = programs(masked_mean(dims), [shape], H200)
+    assert [made.scheduler for made in found] == ["reduction", "pointwise"]
+    assert any(int(extent.value) > 1 for extent in found[0].program.grid if extent.is_const)
+
+
+@pytest.mark.parametrize("shape, dims", [((8, 2048), [0, 1]), ((16384, 4096), [1]), ((4096, 4096), [0])], ids=str)
+def test_results_meet_in_a_kernel_that_need_not_share_rows(shape: tuple[int, ...], dims: list[int]) -> None:
+    assert [made.scheduler for made in programs(masked_mean(dims), [shape], H200)] == ["reduction"]
+
+
+@pytest.mark.parametrize("shape, dims", [((2, 300001), [1]), ((1000, 1001), [0, 1]), ((100003, 8), [0])], ids=str)
+def test_results_that_meet(shape: tuple[int, ...], dims: list[int]) -> None:
+    fd = masked_mean(dims)
+    with part_of_the_chip(), poisoned_outputs():
+        fd.validate([numbers(DataType.BFloat16, *shape)])
+    assert len(fd.fec.kernel_runtimes) <= 2

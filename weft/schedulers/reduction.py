@@ -11,6 +11,7 @@ Owns the template; parameters are chosen in `reduction_heuristic.py`. Read first
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..analysis.loop_axes import Obstacle
@@ -22,14 +23,14 @@ from ..schedule.peel import Peel, Phase
 from ..schedule.primitives import split
 from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
-from .facts import ReductionAnalysis, RowAnalysis, analyze_reduction, with_accesses
+from .facts import ReductionAnalysis, ReductionFacts, RowAnalysis, analyze_reduction, with_accesses
 from .inner_outer_params import InnerOuterParams
 from .phased_columns import apply_phased_columns, phased_candidates
 from .reduction_heuristic import ReductionParams, candidates, choose_with_trace
 from .rows import (
     Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, names_in_vectors, phase_of_rows, positions, split_axis, whole_warps,
 )  # fmt: skip
-from .limits import TIMED_OF_A_WAY
+from .limits import LAUNCH_BYTES, TIMED_OF_A_WAY
 
 """Number of candidates with rows of one phase per block for tuning."""
 TOUCHED_TWICE = 0.33
@@ -48,9 +49,9 @@ class Reduction(Scheduler):
         return Decline(str(found)) if isinstance(found, Obstacle) else found
 
     def accept(self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
-        if not analysis.needs_vectors:
-            return None
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
+        if not analysis.needs_vectors:
+            return why_results_meet_elsewhere(facts, arch)
         return analysis.why_not_vectors(facts, choose_with_trace(facts, arch)[0].vector_elems)
 
     def choose(
@@ -107,6 +108,16 @@ class Reduction(Scheduler):
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
         peel = None if phase is None else Peel(phase=phase)
         return ScheduleResult(static, params.max_registers, params.grid_split if params.is_cluster else 1, peel, access_bits=params.access_bits)
+
+
+def why_results_meet_elsewhere(facts: ReductionFacts, arch: Arch) -> Decline | None:
+    """Return why what is computed from several results is better left to another kernel: only then can blocks share the few long rows of this one."""
+    if not facts.results_meet or facts.iteration_elems >= arch.sm_count:
+        return None
+    together, apart = (choose_with_trace(made, arch)[1].candidates[0].time_ns for made in (facts, replace(facts, results_meet=False)))
+    if together <= apart + LAUNCH_BYTES / (arch.roof_bytes_per_s * 1e-9):
+        return None
+    return Decline(f"results of {facts.reductions} reductions meet in one block for each row: two kernels can share {facts.iteration_elems} long rows")
 
 
 def read_on_both_sides(template: Template) -> list[TensorView]:
