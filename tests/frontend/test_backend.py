@@ -174,6 +174,23 @@ def test_repeated_elements_have_memory_of_their_own_where_sizes_are_open(functio
         torch.testing.assert_close(out.add_(torch.arange(6.0).sum()), want + 15)
 
 
+def test_a_sum_over_an_image_beside_a_value_per_channel_where_sizes_are_open() -> None:
+    """The backward of an instance norm: rows of pixels are merged and cut into vectors, and what has no pixels is written once by the kernel that sums them."""
+
+    def f(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        n, c, height, width = x.shape
+        scaled = (w[:, None, None] * x).reshape(1, n * c, height, width)
+        factor = a * 2 + 1
+        return scaled, factor, (scaled * factor[None, :, None, None]).reshape(x.shape).sum((0, 2, 3))
+
+    fast = torch.compile(f, backend=backend, dynamic=True, options={"emulate": True, "strict": True})
+    with options(strict_schedules=True):
+        for shape in ((2, 4, 3, 4), (1, 4, 11, 8), (3, 4, 9, 9)):
+            given = torch.randn(shape), torch.randn(4), torch.randn(shape[0] * 4)
+            for out, want in zip(fast(*given), f(*[t.double() for t in given]), strict=True):
+                torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
+
+
 def test_a_loss_behind_a_bias_has_its_gradient_in_one_kernel() -> None:
     """The logits' gradient and the sums of its columns are one kernel; no row is summed."""
 

@@ -230,17 +230,31 @@ def redundant_writers(state: BuildState, indexer: Indexer, output: TensorView) -
 def _first_of_missing(state: BuildState, indexer: Indexer, group: LoopGroup, covered: frozenset[IterDomain], tensor: TensorView) -> list[Sym]:
     """Conditions index == 0 of the axes, or parts of axes, that a loop iterates besides `covered`, because they were merged with the tensor's own."""
     out: list[Sym] = []
-    for missing in _missing(state, group, covered - _twice(indexer, group)):
+    absent = _missing(state, group, covered - _twice(indexer, group))
+    for missing in absent:
         if indexer.wide.find(missing) is not None:
             out.append(equal(indexer.wide.axis_index(missing, tensor), 0))
             continue
-        stack = [group.axis]
-        while stack:
-            axis = stack.pop()
-            if state.plan.coverage(axis) == {missing}:
-                out.append(equal(indexer.wide.axis_index(axis, tensor), 0))
-            elif axis.definition() is not None:
-                stack += axis.definition().inputs  # type: ignore[union-attr, arg-type]
+        indices = _indices_within(state, indexer, group.axis, missing, {missing})
+        if None in indices:  # it is merged with others that are missing, too, and then split: the loops iterate a part of both
+            indices = _indices_within(state, indexer, group.axis, missing, set(absent))
+        if None in indices:
+            indexer.wide.axis_index(missing, tensor)  # raises
+        out += [condition for index in indices if (condition := equal(index, 0)) not in out]  # type: ignore[arg-type]
+    return out
+
+
+def _indices_within(state: BuildState, indexer: Indexer, loop: IterDomain, missing: IterDomain, among: set[IterDomain]) -> list[Sym | None]:
+    """The indices (None: not known) of the outermost parts of a loop that iterate `missing` and nothing but `among`."""
+    out: list[Sym | None] = []
+    stack = [loop]
+    while stack:
+        axis = stack.pop()
+        covered = state.plan.coverage(axis)
+        if missing in covered and covered <= among:
+            out.append(indexer.wide.find(axis))
+        elif axis.definition() is not None:
+            stack += axis.definition().inputs  # type: ignore[union-attr, arg-type]
     return out
 
 
