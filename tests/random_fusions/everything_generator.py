@@ -71,6 +71,7 @@ class Everything:
         self.made: list[Value] = []
         self.sizes: dict[str, int] = {}
         self.static = rng.random() < 0.5
+        self.specials = 0
 
     def chance(self, p: float) -> bool:
         return self.rng.random() < p
@@ -86,7 +87,8 @@ class Everything:
             self.sizes.setdefault(f"n{n}", n)
         name = f"x{len(self.inputs)}"
         labels = tuple("1" if n == 1 else f"n{n}" for n in shape)
-        made = TensorInput(name, labels, dtype, order, expanded, gapped, rng.choice((0, 0, 0, 0, 1, 3)), self.static, below)
+        specials = self.specials if getattr(D, dtype).is_float and 1 not in shape and not expanded else 0
+        made = TensorInput(name, labels, dtype, order, expanded, gapped, rng.choice((0, 0, 0, 0, 1, 3)), self.static, below, specials=specials)
         self.inputs.append(made)
         self.values[name] = self.fd.define_tensor(**made.definition(self.sizes))
         bound = below if below else {"Int": 5.0, "Int32": 5.0, "Bool": 1.0}.get(dtype, 3.0)
@@ -207,7 +209,7 @@ class Everything:
         if x.dtype.is_complex:
             choices = [D.Float, D.ComplexDouble, D.ComplexFloat]
         elif x.exact:
-            choices += [D.Int, D.Int32, D.Bool]
+            choices += [D.Bool] if self.specials else [D.Int, D.Int32, D.Bool]
         to = self.rng.choice(choices)
         exact = x.exact and (to is x.dtype or not to.is_float or to.bits >= 32) and not (x.dtype is D.Double and to.is_float)
         self.add("cast", [Ref(x.name), to], x, exact=exact and x.dtype is not D.Double)

@@ -43,7 +43,8 @@ class TensorInput:
 
     labels: per axis, the loop it varies over. order: axes from the outermost in memory. expanded: axes of stride 0. gapped: axes with unused memory
     between their elements. offset: of the first element. static: the sizes are written into the definition. dtype: the DataType's name.
-    below: the elements are indices, from 0 to this (0: any numbers). is_cpu: a number in a tensor of the CPU.
+    below: the elements are indices, from 0 to this (0: any numbers). is_cpu: a number in a tensor of the CPU. specials: how many elements of a float are
+    no number or infinite.
     """
 
     name: str
@@ -56,6 +57,7 @@ class TensorInput:
     static: bool = False
     below: int = 0
     is_cpu: bool = False
+    specials: int = 0
 
     @property
     def memory_order(self) -> tuple[int, ...]:
@@ -91,17 +93,20 @@ class TensorInput:
 
     def values(self, sizes: Mapping[str, int], device: str) -> torch.Tensor:
         device = "cpu" if self.is_cpu else device
-        return make_tensor(self.extents(sizes), self.strides(sizes), self.offset, torch_dtype(getattr(DataType, self.dtype)), len(self.name) * 7 + ord(self.name[-1]), device, self.below)
+        return make_tensor(self.extents(sizes), self.strides(sizes), self.offset, torch_dtype(getattr(DataType, self.dtype)), len(self.name) * 7 + ord(self.name[-1]), device, self.below, self.specials)
 
     def values_text(self, sizes: Mapping[str, int], device: str) -> str:
         dtype = torch_dtype(getattr(DataType, self.dtype))
         seed = len(self.name) * 7 + ord(self.name[-1])
         device = "cpu" if self.is_cpu else device
-        return f"make_tensor({self.extents(sizes)}, {self.strides(sizes)}, {self.offset}, {dtype}, {seed}, '{device}', {self.below})"
+        return f"make_tensor({self.extents(sizes)}, {self.strides(sizes)}, {self.offset}, {dtype}, {seed}, '{device}', {self.below}, {self.specials})"
 
 
-MAKE_TENSOR = '''def make_tensor(sizes, strides, offset, dtype, seed, device, below=0):
-    """Return reproducible elements: floats in [-2, 2), integers in [-5, 5], or in [0, below). Sizes, strides and offset count elements, also where two share a byte."""
+MAKE_TENSOR = '''def make_tensor(sizes, strides, offset, dtype, seed, device, below=0, specials=0):
+    """Return reproducible elements: floats in [-2, 2), integers in [-5, 5], or in [0, below). Sizes, strides and offset count elements, also where two share a byte.
+
+    specials: how many floats are NaN or infinite.
+    """
     count = offset + 1 + sum(max(0, n - 1) * s for n, s in zip(sizes, strides))
     generator = torch.Generator().manual_seed(seed)
     if dtype == torch.float4_e2m1fn_x2:
@@ -112,6 +117,7 @@ MAKE_TENSOR = '''def make_tensor(sizes, strides, offset, dtype, seed, device, be
         return data.as_strided(*halves, offset // 2).view(dtype)
     if dtype.is_floating_point or dtype.is_complex:
         data = torch.rand(count, generator=generator, dtype=torch.float64) * 4 - 2
+        data[torch.randint(0, count, (specials,), generator=generator)] = torch.tensor([float("nan"), float("inf"), -float("inf")], dtype=torch.float64).repeat(specials)[:specials]
         data = torch.complex(data, data.flip(0)) if dtype.is_complex else data
     elif below:
         data = torch.randint(0, below, (count,), generator=generator)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from fusion_case import Case
+from fusion_case import Case, TensorInput
 
 from weft import DataType, FusionDefinition
 from weft.compiler import NoScheduler
@@ -95,7 +95,8 @@ def check_call(fd: FusionDefinition, case: Case, device: str = "cpu", partition:
     wanted = [t.clone() for t in evaluate(fd.fusion, inputs, hidden=True)]  # a view of an input changes with it
     kinds = [v.dtype() for v in fd.fusion.outputs()]
     native = [unpacked(t, kind).clone() for t, kind in zip(evaluate(fd.fusion, inputs, precision="native", hidden=True), kinds)]
-    allowed = [tolerance(a, w, n) for a, w, n in zip(get_val_tolerances(fd.fusion, inputs), wanted, native, strict=True)]
+    has_specials = any(isinstance(given, TensorInput) and given.specials for given in case.inputs)
+    allowed = [tolerance(a, w, n, has_specials) for a, w, n in zip(get_val_tolerances(fd.fusion, inputs), wanted, native, strict=True)]
     if any(a is None for a in allowed):
         return Outcome("ill-conditioned")
     kept = [i.clone() if isinstance(i, torch.Tensor) else i for i in inputs]
@@ -133,19 +134,33 @@ def _wide(values: torch.Tensor) -> torch.Tensor:
     return values.to("cpu", torch.complex128 if values.is_complex() else torch.float64)
 
 
-def tolerance(derived: tuple[float, float], wanted: torch.Tensor, native: torch.Tensor) -> torch.Tensor | None:
-    """Return the error that each element may have, or None when the numbers cannot be compared (infinite, or badly conditioned)."""
-    wide = _wide(wanted)
-    if not bool(torch.isfinite(wide).all()):
+def tolerance(derived: tuple[float, float], wanted: torch.Tensor, native: torch.Tensor, has_specials: bool = False) -> torch.Tensor | None:
+    """Return the error that each element may have, or None when the numbers cannot be compared (infinite, or badly conditioned).
+
+    has_specials: inputs have elements that are no number or infinite. What these lead to has to be the same, and where torch's own types and float64 differ in
+    that, anything is allowed.
+    """
+    wide, own = _wide(wanted), _wide(native)
+    finite = torch.isfinite(wide) & torch.isfinite(own)
+    if not bool(torch.isfinite(wide).all()) and not has_specials:
         return None
+    anything = ~finite & ~_is_equal(wide, own)
     absolute, relative = derived
     if not absolute and not relative:
-        return None if not torch.equal(wide, _wide(native)) else torch.zeros_like(wide.abs())
-    of_torch = (_wide(native) - wide).abs().max().item() if wide.numel() else 0.0
-    scale = wide.abs().max().item() if wide.numel() else 0.0
+        if not bool((_is_equal(wide, own) | anything).all()):
+            return None
+        return torch.zeros_like(wide.abs()).masked_fill(anything, float("inf"))
+    of_torch = (own - wide)[finite].abs().max().item() if bool(finite.any()) else 0.0
+    scale = wide[finite].abs().max().item() if bool(finite.any()) else 0.0
     if not of_torch <= 0.05 * max(scale, 1e-3):
         return None
-    return absolute + relative * wide.abs() + NATIVE_FACTOR * of_torch
+    allowed = absolute + relative * wide.abs() + NATIVE_FACTOR * of_torch
+    return torch.where(finite, allowed, torch.where(anything, float("inf"), 0.0))
+
+
+def _is_equal(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Tell where two tensors have the same numbers, or none both."""
+    return (a == b) | (a.isnan() & b.isnan())
 
 
 def unpacked(tensor: torch.Tensor, kind: DataType) -> torch.Tensor:
@@ -155,7 +170,7 @@ def unpacked(tensor: torch.Tensor, kind: DataType) -> torch.Tensor:
 
 def is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """True when two tensors are equal; those of 4 bits by their bytes, since torch compares no others."""
-    return torch.equal(a.view(torch.uint8), b.view(torch.uint8)) if a.dtype == torch.float4_e2m1fn_x2 else torch.equal(a, b)
+    return torch.equal(a.view(torch.uint8), b.view(torch.uint8)) if a.dtype == torch.float4_e2m1fn_x2 else bool(_is_equal(_wide(a), _wide(b)).all())
 
 
 def difference(output: torch.Tensor, wanted: torch.Tensor, allowed: torch.Tensor, kind: DataType) -> str:
@@ -165,8 +180,8 @@ def difference(output: torch.Tensor, wanted: torch.Tensor, allowed: torch.Tensor
         output, dtype = unpacked(output, kind), torch.float64
     if output.dtype is not dtype or output.shape != wanted.shape:
         return f"{output.dtype} {tuple(output.shape)} instead of {dtype} {tuple(wanted.shape)}"
-    error = (_wide(output) - _wide(wanted)).abs()
-    wrong = ~(error <= allowed)
+    error = torch.where(_is_equal(_wide(output), _wide(wanted)), 0.0, (_wide(output) - _wide(wanted)).abs())
+    wrong = ~(error <= allowed) & ~allowed.isinf()
     if not bool(wrong.any()):
         return ""
     place = int(error.nan_to_num(nan=float("inf")).argmax())

@@ -63,7 +63,7 @@ def candidates(case: Case) -> Iterator[Case]:
     for n, given in enumerate(case.inputs):
         if isinstance(given, ScalarInput):
             continue
-        for change in (dict(order=()), dict(expanded=frozenset()), dict(gapped=frozenset()), dict(offset=0), dict(dtype="Float"), dict(static=False), dict(static=True)):
+        for change in (dict(order=()), dict(expanded=frozenset()), dict(gapped=frozenset()), dict(offset=0), dict(specials=0), dict(dtype="Float"), dict(static=False), dict(static=True)):
             key, value = next(iter(change.items()))
             if getattr(given, key) != value and not (key == "static" and value and not given.static and False):
                 if key == "static" and value:

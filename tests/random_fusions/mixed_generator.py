@@ -31,7 +31,7 @@ class Mixed(Everything):
     # -- inputs
     def input(self, shape: Shape, dtype: str, below: int = 0, keep: bool = True) -> Value:
         if keep and self.chance(0.12):
-            dtype = self.rng.choice(OTHER_TYPES)
+            dtype = self.rng.choice([t for t in OTHER_TYPES if not (self.specials and getattr(D, t).is_complex)])
         if keep and self.empties and shape and self.chance(0.3):
             at = self.rng.randrange(len(shape))
             shape = shape[:at] + (0,) + shape[at + 1 :]

@@ -21,6 +21,10 @@ MOVES = ("with_ones", "named_view", "permute", "reshape", "slice", "expand", "sq
 TAKES_NOTHING = ("permute", "reshape_anew", "shuffled", "turned", "ordered", "flat", "stepped", "smooth", "smooth_binary", "integer_pair", "truth", "like", "masked_fill", "positions_mask", "product_of_two")
 """Steps that take empty tensors, beside those of `Mixed`."""
 
+SPECIALS = 0.1
+"""The part of the graphs in whose inputs some floats are no number or infinite. These have no complex numbers, for which torch multiplies 0 and infinity on the
+way, and no such number in tensors that are broadcast: an infinite factor of all terms of a sum is multiplied with the sum."""
+
 
 class Wide(WidePositions):
     """One graph in the making."""
@@ -30,8 +34,14 @@ class Wide(WidePositions):
     takes_narrow = False
     """Whether the step that is drawn takes floats of 8 bits."""
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.specials = self.rng.choice((1, 3, 9)) if self.chance(SPECIALS) else 0
+
     def input(self, shape: Shape, dtype: str, below: int = 0, keep: bool = True) -> Value:
         """Add an input; floats of 8 bits come with a wide copy."""
+        if self.specials and getattr(D, dtype).is_complex:
+            dtype = "Float"
         is_narrow = keep and not below and self.chance(0.12)
         if not is_narrow:
             return super().input(shape, dtype, below, keep)
@@ -39,6 +49,11 @@ class Wide(WidePositions):
         wide = self.add("cast", [Ref(value.name), self.rng.choice((D.Float, D.Float, D.BFloat16))], value, exact=True, is_input=False)
         self.made.append(value)
         return wide
+
+    def add(self, op: str, args: list[Any], like: Value | None, **how: Any) -> Value:
+        value = super().add(op, args, like, **how)
+        need(not (self.specials and value.dtype.is_complex))
+        return value
 
     def pick(self, wanted: Any = lambda v: True) -> Value:
         """Pick one of the last values more often than not, so that ops follow each other."""
