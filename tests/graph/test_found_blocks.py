@@ -52,6 +52,21 @@ def a_fold_of_channels_that_are_normalized(fd):
     fd.add_output(fd.ops.block_amax(y, 16))
 
 
+@case(tensor(1, 64), lambda: 8)
+def a_fold_of_a_row_that_is_repeated_and_reshaped(fd):
+    """Threads run over the repeated row, so that a thread's place in it is a remainder."""
+    x, rows = fd.define_tensor([1, 64], contiguity=[None, True]), fd.define_scalar(D.Int)
+    y = fd.ops.broadcast_in_dim(fd.ops.block_amax(x, 16), [8, 2, 64], [0, 2])
+    fd.add_output(fd.ops.reshape(y, [rows, 8, 2, 8]))
+
+
+@case(tensor(2, 4, 8, 16))
+def a_fold_of_parts_of_open_sizes(fd):
+    x = opened(fd, 4)
+    parts = [fd.ops.slice(x, [0, 0, a, 0], [2, 4, b, 16]) for a, b in ((4, 8), (3, 4), (0, 3))]
+    fd.add_output(fd.ops.block_hadamard(fd.ops.cat(parts, 2), SIGNS))
+
+
 @case(tensor(16, 8))
 def a_fold_of_turned_rows(fd):
     fd.add_output(fd.ops.block_hadamard(fd.ops.permute(opened(fd, 2), [1, 0]), SIGNS))

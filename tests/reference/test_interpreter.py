@@ -9,6 +9,7 @@ import pytest
 import torch
 from graphs import Graph
 
+from weft import FusionDefinition
 from weft.dtypes import DataType
 from weft.reference import philox
 from weft.reference.interpreter import NoGenerator, WrongArguments, evaluate
@@ -250,3 +251,15 @@ def test_a_running_product_along_an_expanded_axis_has_an_element_for_each_repeti
     fusion = g.out(g.cumprod(g.tensor([4, 1], expanded={1: 4}), 1))
     a = torch.randn(4, 1).expand(4, 4)
     torch.testing.assert_close(only(fusion, a), a.double().cumprod(1))
+
+
+def test_a_moved_float_of_8_bits_keeps_its_infinity() -> None:
+    """A cast to Float8_e5m2 saturates; a reshape moves bits."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([2, 2], contiguity=True, dtype=DataType.Float8_e5m2)
+        fd.add_output(fd.ops.reshape(x, [4]))
+        fd.add_output(fd.ops.cast(fd.ops.cast(x, DataType.Float), DataType.Float8_e5m2))
+    inputs = [torch.tensor([[float("inf"), 1.0], [-float("inf"), 2.0]]).to(torch.float8_e5m2)]
+    moved, rounded = evaluate(fd.fusion, inputs)
+    assert moved.tolist() == [float("inf"), 1.0, -float("inf"), 2.0] and rounded.flatten().tolist() == [57344.0, 1.0, -57344.0, 2.0]
+    fd.validate(inputs)

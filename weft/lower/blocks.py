@@ -5,10 +5,15 @@ Owns the checks that a schedule keeps blocks together. Read first: `check_fold`,
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
 from ..analysis.axes import is_row_major
 from ..analysis.blocks import WARP_LANES
 from ..errors import UserError
-from ..expr import TRUE, ZERO, Sym, add, ceildiv, equal, floordiv, from_terms, is_divisible, mod, mul, recombine, sub, substitute, terms, var, variables
+from ..expr import TRUE, ZERO, Sym, add, ceildiv, equal, floordiv, from_terms, is_divisible, mod, mul, op, recombine, sub, substitute, terms, var, variables
 from ..ir.block_ops import COLUMNS, GROUPED, PADDED, PADDED_COLUMNS, SWIZZLED, BlockFoldOp, BlockSampleOp, sample_shape
 from ..ir.enums import ParallelType
 from ..ir.values import TensorView
@@ -39,18 +44,66 @@ def check_fold(state: BuildState, indexer: Indexer, expr: BlockFoldOp, vector_el
         if lanes > WARP_LANES:
             raise refuse(f"it needs {lanes} lanes of {vector_elems} elements, more than a warp has")
         step = sub(substitute(element, {thread: add(thread, 1) for thread in threads}), element)
-        if not (step.is_const and step.value == vector_elems):
-            raise refuse(f"neighbouring lanes do not hold neighbouring elements ({element})")
-        element = substitute(element, dict.fromkeys(threads, ZERO))
+        if step.is_const and step.value == vector_elems:
+            element = substitute(element, dict.fromkeys(threads, ZERO))
+        else:
+            group, lane = (var("first lane", lower=0), var("lane", extent=lanes))
+            apart = _apart(_with_divisors(state, element), {t: _Apart(mul(group, lanes), lane, lanes) for t in threads}, lane)
+            if apart is None or apart.small is not mul(lane, vector_elems):
+                raise refuse(f"neighbouring lanes do not hold neighbouring elements ({element})")
+            element = apart.large
     first = _with_divisors(state, element)
-    if not is_divisible(first, expr.block) and mod(first, expr.block) is not ZERO:
+    if not _is_multiple(first, expr.block) and mod(first, expr.block) is not ZERO:
         raise refuse(f"a block may begin in the middle of the lanes ({element})")
     return max(1, lanes)
 
 
+@dataclass(frozen=True)
+class _Apart:
+    """An index as large + small, where `unit` divides the first, and the second is less than `unit` in all lanes of a block."""
+
+    large: Sym
+    small: Sym
+    unit: int
+
+
+def _is_multiple(index: Sym, n: int) -> bool:
+    """True when n provably divides an index, which may have remainders of multiples by multiples."""
+    return all(_has_factor(factors, n // math.gcd(coefficient, n)) for factors, coefficient in terms(index).items())
+
+
+def _has_factor(factors: Iterable[Sym], n: int) -> bool:
+    return n == 1 or any(is_divisible(f, n) or f.op == "mod" and all(_is_multiple(arg, n) for arg in f.args) for f in factors)
+
+
+def _apart(index: Sym, known: Mapping[Sym, _Apart], lane: Sym) -> _Apart | None:
+    """Return an index that depends on threads with the lane of a block on its own; None where quotients or remainders part lanes of one block."""
+    if index in known:
+        return known[index]
+    if not variables(index) & set(known):
+        return _Apart(index, ZERO, 0)
+    parts = [_apart(arg, known, lane) for arg in index.args]
+    moved = [part for part in parts if part is not None and part.small is not ZERO]
+    if None in parts or len(moved) > 1:
+        return None
+    whole = op(index.op, [part.large for part in parts if part is not None], index.dtype)
+    if not moved:
+        return _Apart(recombine(whole), ZERO, 0)
+    (part,) = moved
+    others = [other.large for other in parts if other is not None and other is not part]
+    if index.op == "add" and all(_is_multiple(other, part.unit) for other in others):
+        return replace(part, large=functools.reduce(add, others, part.large))
+    if index.op == "mul" and all(other.is_const for other in others):
+        factor = functools.reduce(lambda a, other: a * int(other.value), others, 1)  # type: ignore[arg-type]
+        return _Apart(mul(part.large, factor), mul(part.small, factor), part.unit * factor)
+    if index.op in ("mod", "floordiv") and parts[0] is part and _is_multiple(others[0], part.unit):
+        return replace(part, large=mod(part.large, others[0])) if index.op == "mod" else _Apart(floordiv(part.large, others[0]), ZERO, 0)
+    return None
+
+
 def _with_divisors(state: BuildState, element: Sym) -> Sym:
     """Return an index with the extents written as multiples of their known divisors."""
-    known = {extent: mul(var(f"{extent}/{n}", lower=1), n) for extent, n in state.divisors.items() if extent.is_var}
+    known = {extent: mul(var(f"{extent}/{n}", lower=1), n) for extent, n in state.divisors.items() if not extent.is_const}
     return substitute(element, known) if known else element
 
 

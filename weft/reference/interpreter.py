@@ -185,8 +185,8 @@ class _Machine:
                 self.tensors[value] = result  # type: ignore[assignment]
                 continue
             result = _to(result, self.dtype(value.dtype()))
-            self.tensors[value] = narrow.rounded(result, value.dtype()) if value.dtype().is_narrow_float else result
-
+            is_moved = any(t.dtype() is value.dtype() for t in node.tensor_inputs)  # bit by bit, so that infinity stays; only casts round
+            self.tensors[value] = narrow.rounded(result, value.dtype()) if value.dtype().is_narrow_float and not is_moved else result
 
     def run_as_written(self, value: Val, written: AsWritten) -> None:
         """Compute a result by what the user asked for, in place of what the graph computes."""

@@ -106,11 +106,6 @@ class RowShape:
         return 2 if len(self.runs) <= 2 else 3
 
     @property
-    def has_outer_run(self) -> bool:
-        """True when rows are two runs of memory with all that is kept between them."""
-        return len(self.runs) == 3 and self.runs[0][0] and self.is_inner
-
-    @property
     def total_elems(self) -> int:
         return self.iteration_elems * self.reduction_elems
 
@@ -493,8 +488,6 @@ class RowAnalysis:
         """
         if self.blocks.largest and not self.shape.is_inner and not is_tile:
             return Decline("the innermost axis is not reduced, but reductions over blocks of elements run along rows")
-        if self.blocks.lanes(chosen_elems) > 1 and facts.dimensions == 3 and not (isinstance(facts, ReductionFacts) and facts.has_outer_run) and not is_tile:
-            return Decline("rows are several runs of memory, and threads that hold one block may be in two of them")
         outputs = [t for t in self.outputs if not any(t is other for other in turned)]
         return why_not_vectors(outputs, self.limits, facts.vector_limit_elems, self.blocks, chosen_elems)
 

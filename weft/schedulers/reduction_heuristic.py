@@ -271,10 +271,9 @@ class Candidates:
     # ---- the innermost loop is reduced
     def _inner(self) -> Iterator[_Shape]:
         facts = self.facts
-        is_parted = facts.has_outer_run and facts.block_elems > self.vector  # threads along whole rows that hold one block may be in two runs
         row = row_vectors(facts.reduction_elems, self.vector, self.is_phased)
         fewest = 2 * self.vector if self.is_phased else 1  # threads that do the ends of a row
-        for bdimx in () if is_parted else INNER_THREADS:
+        for bdimx in INNER_THREADS:
             if not self.holds_blocks(bdimx) or bdimx < fewest or bdimx > fewest and bdimx // 2 >= row:
                 continue
             if ceil_div(row, bdimx) > MOST_LONE_VECTORS and bdimx < self.arch.warp_threads:
@@ -285,7 +284,7 @@ class Candidates:
                     registers = self.registers_of(threads)
                     for unroll in self.unrolls(ceil_div(ceil_div(row, split), bdimx)):
                         yield False, unroll, bdimx, bdimy, 1, split, False, registers
-        if facts.has_outer_run:
+        if facts.dimensions == 3 and facts.runs[0][0] and len(facts.runs) == 3:
             yield from self._inner_3d()
 
     def _inner_3d(self) -> Iterator[_Shape]:
