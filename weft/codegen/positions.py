@@ -20,7 +20,7 @@ from ..lower.scans import accumulator
 from .scalars import is_host
 
 MAX_ACCESS_BITS = 128
-"""Of an access that every chip has; a schedule may ask for wider ones to global memory (`ScheduleResult.access_bits`)."""
+"""The widest access on every chip; a schedule may use wider ones to global memory (`ScheduleResult.access_bits`)."""
 
 
 def lane_of(place: Access, lane: int) -> Access:
@@ -42,7 +42,7 @@ def linear(kinds: list, dims: str) -> tuple[str, str]:
 
 
 def look_up(writer: Any, s: Op, expr: LookupOp, depth: int) -> None:
-    """Write the load of an element, or a vector, at positions that need not be the loops' own; outside of a masked source there is the fill value."""
+    """Write the load of an element, or a vector, at computed positions; outside of a masked source the fill value."""
     checked = checked_positions(expr)
     operands = dict.fromkeys(p.operand for p in expr.positions if isinstance(p, At))
     inner = depth + bool(operands)
@@ -61,7 +61,7 @@ def look_up(writer: Any, s: Op, expr: LookupOp, depth: int) -> None:
 
 
 def load_inside(writer: Any, s: Op, expr: LookupOp, depth: int) -> None:
-    """Write the load of a lookup whose positions are known, and the fill value where they are outside."""
+    """Write the load of a lookup with known positions, and the fill value if they are outside."""
     target, source, n = s.outputs[0], s.operands[0], s.vector_elems
     assert isinstance(source, Access)
     inside = None if s.inside is TRUE else writer.scalars.condition(s.inside)
@@ -107,9 +107,8 @@ COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 def compared_positions(writer: Any, s: Op) -> list[str] | None:
-    """Return the operands of a comparison of an element's position with what the host knows, in the type of indices, where that is narrower.
-
-    The position is an index; a limit beyond all indices is the largest or the smallest number there, which compares alike.
+    """Return the operands of a comparison of an element's position with a host value, in the index type if that is narrower. The position is an index; a limit
+    outside of the index range is replaced by the largest or smallest index, with the same result.
     """
     if s.expr.op_name not in COMPARISONS or s.expr.attributes["compute"] is not DataType.Int or writer.kernel.index_type is not DataType.Int32:
         return None
@@ -123,7 +122,7 @@ def compared_positions(writer: Any, s: Op) -> list[str] | None:
 
 
 def _counts(buffer: Buffer) -> bool:
-    """True when a tensor has the positions of its elements, from 0 on."""
+    """True if a tensor contains the positions of its elements, from 0 on."""
     made = buffer.tensor.definition()
     return isinstance(made, IotaOp) and buffer.dtype is DataType.Int and made.inputs[1].sym is ZERO and made.inputs[2].sym is ONE  # type: ignore[attr-defined]
 
@@ -134,7 +133,7 @@ def at_lane(writer: Any, place: Access) -> str:
 
 
 def start_scan(writer: Any, s: Scan, depth: int) -> None:
-    """Declare what is carried from piece to piece: the start value, or the identity; where blocks share a row, what a thread has of its block's total."""
+    """Declare the carry from piece to piece: the start value, or the identity; if blocks share a row, also a thread's part of its block's total."""
     dtype = accumulator(s.outputs[0].buffer.dtype)
     monoid = writer.monoid(s.expr, dtype)
     start = writer.read(s.operands[1], dtype) if len(s.operands) > 1 else monoid.identity(dtype)
@@ -160,7 +159,7 @@ def scanned_values(writer: Any, s: Scan, source: Any, guards: tuple[Sym, ...], d
 
 
 def fold_piece(writer: Any, s: ScanFold, depth: int) -> None:
-    """Write the fold of one piece into a thread's part of its block's total."""
+    """Write the reduction of one piece into a thread's part of its block's total."""
     writer.blocks["scan"] = None
     wide = accumulator(s.scan.outputs[0].buffer.dtype)
     writer.emit(depth, "{")
@@ -170,7 +169,7 @@ def fold_piece(writer: Any, s: ScanFold, depth: int) -> None:
 
 
 def pass_total(writer: Any, s: HandOverTotal | TakeTotals, depth: int) -> None:
-    """Write how the blocks that share a row tell each other what their pieces fold to."""
+    """Write the exchange of totals between blocks that share a row."""
     writer.blocks["scan"] = None
     scan = s.scan
     wide = accumulator(scan.outputs[0].buffer.dtype)
@@ -184,7 +183,7 @@ def pass_total(writer: Any, s: HandOverTotal | TakeTotals, depth: int) -> None:
 
 
 def scan(writer: Any, s: Scan, depth: int) -> None:
-    """Write a running fold of one piece: values into an array, folded, and out of it."""
+    """Write the scan of one piece: values into an array, scanned, and out of it."""
     writer.blocks["scan"] = None
     dtype = s.outputs[0].buffer.dtype
     wide = accumulator(dtype)

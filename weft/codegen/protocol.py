@@ -60,7 +60,7 @@ def _sync(writer: Any, s: Sync, depth: int) -> None:
 
 
 def first_along(kinds: tuple[ParallelType, ...]) -> str:
-    """The condition that chooses the threads with index 0 along `kinds`."""
+    """The condition that selects the threads with index 0 along `kinds`."""
     return f"if ({' && '.join(f'{p.value} == 0' for p in kinds)})" if kinds else ""
 
 
@@ -162,7 +162,7 @@ def _grid_sync(writer: Any, s: GridSync, depth: int) -> None:
 
 
 def exchange_text(writer: Any, s: Reduce) -> str:
-    """The pointer to what the blocks of a cluster exchange."""
+    """The pointer to the exchange buffer of the blocks of a cluster."""
     assert s.exchange is not None
     return str(writer.in_shared(s.exchange, writer.ctype(s.outputs[0].buffer.dtype)))
 
@@ -223,7 +223,7 @@ def _zero_padding(writer: Any, s: ZeroPadding, depth: int) -> None:
         return
     units = {SWIZZLED: (128, 4), COLUMNS: (4, 1), PADDED_COLUMNS: (4, 1), **PADDED}[sample.layout]
     whole = mul(*(mul(ceildiv(extent, unit), unit) for extent, unit in zip((rows, columns), units)))
-    is_padded = less(0, sub(whole, mul(rows, columns)))  # asked on the host: threads without padding do not count it
+    is_padded = less(0, sub(whole, mul(rows, columns)))  # evaluated on the host: without padding, threads do not loop over it
     if sample.layout in PADDED:
         places += [str(unit) for unit in units]
     elif sample.layout in (COLUMNS, PADDED_COLUMNS):

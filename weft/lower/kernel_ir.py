@@ -317,7 +317,7 @@ class Scan(Op):
     group_elems: int = 1
     guards: tuple[Sym, ...] = ()
     workspace: Buffer | None = None
-    blocks: Sym | None = None  # among which the pieces of a row are shared, along y: the outermost part of its axis
+    blocks: Sym | None = None  # the number of blocks that share the pieces of a row, along y: the outermost part of its axis
 
     @property
     def carry(self) -> str:

@@ -216,7 +216,7 @@ class StartScan(Statement):
 
 @dataclass(eq=False)
 class ScanFold(Statement):
-    """Fold the elements of one piece into what this thread has of the scan's total (`Scan.total`)."""
+    """Reduce the elements of one piece into this thread's part of the scan's total (`Scan.total`)."""
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = ("operand", "guards")
 
@@ -227,7 +227,7 @@ class ScanFold(Statement):
 
 @dataclass(eq=False)
 class HandOverTotal(Statement):
-    """Fold the totals of a block's threads and store the result for the blocks behind. Executed by all threads; they meet."""
+    """Reduce the totals of a block's threads and store the result for the blocks after it. Executed by all threads, which synchronize."""
 
     scan: Scan
     totals: WorkBuffer
@@ -235,7 +235,7 @@ class HandOverTotal(Statement):
 
 @dataclass(eq=False)
 class TakeTotals(Statement):
-    """Let the scan of a block begin with the totals of the blocks before."""
+    """Start a block's scan from the totals of the blocks before it."""
 
     scan: Scan
     totals: WorkBuffer

@@ -1,7 +1,7 @@
 """Scans across threads: the statement for a ScanOp, and the shared memory that it needs.
 
 Owns what a schedule must look like for one: loops [blocks, pieces, threads, neighbours of a thread], the pieces in a serial loop, all other axes bound. Blocks
-along y may share a row: then each begins where the blocks before end (`share_scans`). Read first: `build_scan`.
+along y may share a row: then each starts from the total of the blocks before (`share_scans`). Read first: `build_scan`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def build_scan(state: BuildState, expr: ScanOp, fields: dict[str, Any], lanes: l
 
 @lowering_pass(gives=["scan workspaces"], before=["shared memory"])
 def plan_scans(kernel: Kernel, state: BuildState) -> Kernel:
-    """Give every scan its workspace in shared memory.
+    """Allocate the shared-memory workspace of every scan.
 
     Before: Scan statements have no workspace.   After: `workspace` is set, two elements per warp along x, or per thread along y.
     """
@@ -75,11 +75,11 @@ def plan_scans(kernel: Kernel, state: BuildState) -> Kernel:
 
 @lowering_pass(needs=["scan workspaces", "unswitched"], gives=["shared scans"], before=["kernel head"])
 def share_scans(kernel: Kernel, state: BuildState) -> Kernel:
-    """Let the blocks that share a row know what the rows' pieces before theirs fold to.
+    """Pass totals between blocks that share a row: each block needs the total of the pieces before its own.
 
-    Before: each block scans its pieces as if they were a row.   After: it walks over its pieces twice. The first walk computes what is scanned and folds it,
-    the result goes through global memory, all blocks meet, and the second walk begins with the fold of the blocks before.
-    Here because: loops, loads and bounds are final, and the first walk is a copy of what it needs of them. Kernels of scans have no pipelines.
+    Before: each block scans its pieces as if they were a row.   After: it loops over its pieces twice. The first loop computes the scan's input and reduces it,
+    the total goes through global memory, all blocks synchronize, and the second loop starts from the total of the blocks before.
+    Here because: loops, loads and bounds are final, and the first loop is a copy of the parts that it needs. Kernels of scans have no pipelines.
     Errors: BadScan.
     """
     scans = list({s.carry: s for s in walk(kernel.body) if isinstance(s, Scan) and s.blocks is not None}.values())
@@ -105,7 +105,7 @@ def share_scans(kernel: Kernel, state: BuildState) -> Kernel:
 
 
 def _needed_for(wanted: set[Buffer], body: list[Statement]) -> set[Buffer]:
-    """Return the buffers that are read to compute the wanted ones, with these."""
+    """Return the wanted buffers and those that are read to compute them."""
     sources: dict[Buffer, set[Buffer]] = {}
     for s in walk(body):
         if isinstance(s, Move):
@@ -122,7 +122,7 @@ def _needed_for(wanted: set[Buffer], body: list[Statement]) -> set[Buffer]:
 
 
 def _first_walk(body: list[Statement], needed: set[Buffer]) -> list[Statement]:
-    """Return a copy of what computes the needed buffers, with a fold in place of each scan."""
+    """Return a copy of the statements that compute the needed buffers, with a reduction in place of each scan."""
     out: list[Statement] = []
     for s in body:
         if isinstance(s, Scan):

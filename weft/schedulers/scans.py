@@ -39,9 +39,9 @@ ROW_UNROLL = 2
 """Vectors per thread whose loads are issued together."""
 COLUMN_THREADS, NARROW_COLUMN_THREADS = FULL_BLOCK_THREADS, FULL_BLOCK_THREADS // 2
 LEAST_PIECES = 4
-"""Of each block that shares a row: it reads them twice."""
+"""For each block that shares a row, which it reads twice."""
 MOST_SHARING = WARP_THREADS * WARP_THREADS
-"""Blocks that share a row: each lane of a warp reads up to 32 of their totals."""
+"""The most blocks that share a row: each lane of a warp reads up to 32 of their totals."""
 COLUMN_NEIGHBOURS = 8
 """Rows per thread in one piece; the loads of the next piece are in flight meanwhile."""
 
@@ -173,7 +173,7 @@ class Scans(Scheduler):
 
 
 def blocks_of_a_row(params: ScanParams, row: int, others: int, arch: Arch) -> int:
-    """Return how many blocks share a row or column: as many as fit on the chip, where one block for each would leave half of it idle."""
+    """Return how many blocks share a row or column: as many as fit on the chip, if one block per row or column would leave half of it idle."""
     threads = params.bdimx * params.bdimy
     piece = params.neighbours * params.unroll * (params.bdimx if params.is_row else params.bdimy)
     used = others if params.is_row else ceil_div(others, params.bdimx)
@@ -228,7 +228,7 @@ def schedule_rows(reference: TensorView, analysis: ScanAnalysis, params: ScanPar
 
 
 def share(reference: TensorView, pieces: IterDomain, blocks: int) -> tuple[list[IterDomain], IterDomain]:
-    """Give each of several blocks neighbouring pieces; return the axis of the blocks, if there are several, and that of the pieces of each."""
+    """Split the pieces into contiguous parts, one per block; return the axis of the blocks, if there are several, and that of the pieces of each."""
     if blocks == 1:
         return [], pieces
     shared, own = split_axis(reference, pieces, blocks, False)
