@@ -123,8 +123,8 @@ def _range(node: torch.fx.Node, dim: int, place: int) -> tuple[Any, Any, Any]:
 
 @rule(aten.slice.Tensor, cheap=True)
 def slice_(t: Translation, x: Operand, dim: int = 0, *_: Any) -> Operand:
-    """Steps above 1: a range whose length is a multiple of the step, reshaped into two axes, of which the first position of the second is selected; a lookup if
-    sizes are symbolic."""
+    """Steps above 1: a range whose length is a multiple of the step, reshaped into two axes, of which one position of the second is selected: of the whole axis
+    where that is such a range, so that an input stays a view. A lookup if sizes are symbolic."""
     dim %= t.rank(x)
     first, last, step = _range(t.node, dim, 2)
     size, count = _size(t.node, dim), t.node.meta["val"].shape[dim]
@@ -132,13 +132,14 @@ def slice_(t: Translation, x: Operand, dim: int = 0, *_: Any) -> Operand:
         return x if isinstance(first, int) and (first, last) == (0, size) else cut(t, x, dim, first, last)
     if not all(isinstance(v, int) for v in (first, last, size)):
         return t.ops.index_select(x, _positions(t, count, first, step), dim)
-    over = first + count * step - size
-    if over > 0:
-        x = t.ops.pad(x, pad_widths=[0] * (2 * (t.rank(x) - dim - 1)) + [0, over])
-    ranges = cut(t, x, dim, first, first + count * step)
+    place = first % step if first - first % step + count * step <= size else 0
+    begin, end = first - place, first - place + count * step
+    if end > size:
+        x = t.ops.pad(x, pad_widths=[0] * (2 * (t.rank(x) - dim - 1)) + [0, end - size])
+    ranges = x if (begin, end) == (0, size) else cut(t, x, dim, begin, end)
     shape = t.extents(t.node.meta["val"].shape)
     folded = t.ops.reshape(ranges, new_shape=[*shape[: dim + 1], step, *shape[dim + 1 :]])
-    return t.ops.squeeze(cut(t, folded, dim + 1, 0, 1), dims=[dim + 1])
+    return t.ops.squeeze(cut(t, folded, dim + 1, place, place + 1), dims=[dim + 1])
 
 
 @rule(aten.select.int, cheap=True, claims=lambda node: "" if node.meta["val"].dim() else "a result without axes")
@@ -206,6 +207,11 @@ def _every_few(t: Translation, base: Operand, x: Operand, dim: int, size: Any, f
         return _every_few_of_open(t, base, x, dim, size, first, count, step)
     shape = [x.size(d) for d in range(t.rank(x))]
     wide = t.ops.broadcast(x, is_broadcast_dim=[d == dim + 1 for d in range(len(shape) + 1)])
+    if first < step and count * step == size:  # one of each few, over the whole axis: two axes, and views of what comes in and goes out
+        folded = t.ops.reshape(base, new_shape=[*shape[: dim + 1], step, *shape[dim + 1 :]])
+        place = t.ops.iota(t.constant(step, torch.int64), t.constant(0, torch.int64), t.constant(1, torch.int64), dtype=t.dtype(torch.int64))
+        is_new = t.ops.broadcast(t.ops.eq(place, first), is_broadcast_dim=[d != dim + 1 for d in range(len(shape) + 1)])
+        return t.ops.reshape(t.ops.where(is_new, wide, folded), new_shape=[*shape[:dim], size, *shape[dim + 1 :]])
     wide = t.ops.expand(wide, [*shape[: dim + 1], t.constant(step, torch.int64), *shape[dim + 1 :]])
     spread = t.ops.reshape(wide, new_shape=[*shape[:dim], count * step, *shape[dim + 1 :]])
     over = first + count * step - size
