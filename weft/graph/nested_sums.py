@@ -1,4 +1,5 @@
-"""Sums in two steps: the sum over the samples and pixels of a channel is one over the pixels of each sample, and then one over samples.
+"""Sums in two steps: the sum over the samples and pixels of a channel is one over the pixels of each sample, and then one over samples; the sum of all elements
+of normalized rows is one over each row, and then one over rows.
 
 The backward of a group norm folds a group's channels and pixels for the input's gradient, and samples and pixels for that of the weight. No kernel has both;
 the sum over pixels, which both begin with, lies in the rows of the first, whose kernel can compute it beside its own. Then inputs are read once instead of
@@ -12,7 +13,7 @@ from collections.abc import Collection
 from ..analysis.axes import AxisMaps
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
-from ..ir.values import IterDomain, ReductionOp, TensorView
+from ..ir.values import Expr, IterDomain, ReductionOp, TensorView, WelfordOp
 from ..ops.build import logical_axes
 from .padded_folds import keep_axes
 
@@ -33,33 +34,35 @@ def in_two_steps(fusion: Fusion, only: Collection[int] | None = None) -> tuple[F
 
 def _found(fusion: Fusion) -> dict[int, int]:
     """Return which sums can be cut: name of the result -> number of innermost axes that the first step sums."""
-    sums = [e for e in fusion.tensor_exprs() if isinstance(e, ReductionOp) and _is_plain(e)]
-    if len(sums) < 2:
+    reductions = [e for e in fusion.tensor_exprs() if isinstance(e, (ReductionOp, WelfordOp))]
+    if len(reductions) < 2 or not any(map(_is_plain, reductions)):
         return {}
     maps = AxisMaps(fusion)
-    alike: dict[tuple[IterDomain, ...], list[tuple[ReductionOp, frozenset[IterDomain]]]] = {}
-    for expr in sums:
+    alike: dict[tuple[IterDomain, ...], list[tuple[Expr, frozenset[IterDomain]]]] = {}
+    for expr in reductions:
         axes = expr.tensor_outputs[0].get_logical_domain()
         folds = frozenset(maps.exact(a) for a in axes if a.is_reduction())
         alike.setdefault(tuple(maps.exact(a) for a in axes), []).append((expr, folds))
     out: dict[int, int] = {}
     for classes, group in alike.items():
-        for expr, folds in group:
-            crossing = {other for _, other in group if _shared_innermost(classes, folds, other)}
-            rows = {other for e, other in group if other in crossing and _is_spread(e, other, maps)}
-            if len(rows) == 1 and not _is_spread(expr, folds, maps):
-                out[expr.tensor_outputs[0].name] = _shared_innermost(classes, folds, rows.pop())
+        spread = [other for e, other in group if _is_spread(e, other, maps)]
+        for plain, folds in (pair for pair in group if _is_plain(pair[0])):
+            rows = {other for other in spread if _shared_innermost(classes, folds, other)}
+            if len(rows) == 1 and not _is_spread(plain, folds, maps):
+                out[plain.tensor_outputs[0].name] = _shared_innermost(classes, folds, rows.pop())
     return out
 
 
-def _is_plain(expr: ReductionOp) -> bool:
+def _is_plain(expr: Expr) -> bool:
+    if not isinstance(expr, ReductionOp):
+        return False
     out = expr.tensor_outputs[0]
     is_wide = out.dtype().is_float and not out.dtype().is_reduced_float
     same = expr.tensor_inputs[0].dtype() is out.dtype()
     return expr.attributes["kind"] == "sum" and len(expr.inputs) == 1 and is_wide and same and not out.has_root()
 
 
-def _is_spread(expr: ReductionOp, folded: frozenset[IterDomain], maps: AxisMaps) -> bool:
+def _is_spread(expr: Expr, folded: frozenset[IterDomain], maps: AxisMaps) -> bool:
     """Tell whether a value computed from a sum is broadcast over an axis that the sum reduced."""
     stack: list[TensorView] = list(expr.tensor_outputs)
     seen = set(stack)
@@ -76,11 +79,11 @@ def _is_spread(expr: ReductionOp, folded: frozenset[IterDomain], maps: AxisMaps)
 
 
 def _shared_innermost(classes: tuple[IterDomain, ...], mine: frozenset[IterDomain], other: frozenset[IterDomain]) -> int:
-    """Return how many innermost axes both reduce; 0 unless these are all common ones, and each reduces one more."""
+    """Return how many innermost axes both reduce; 0 unless these are all common ones, and the first reduces one more."""
     shared = mine & other
     count = len(shared)
     is_inner = count > 0 and set(classes[-count:]) == shared
-    return count if is_inner and mine - shared and other - shared else 0
+    return count if is_inner and mine - shared else 0
 
 
 def _cut(fusion: Fusion, expr: ReductionOp, count: int) -> int:

@@ -19,7 +19,7 @@ from ..expr import Number, Sym
 from ..graph.nested_sums import in_two_steps
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp, ScanOp, WrittenOp
-from ..ir.values import Expr, ReductionOp, TensorView
+from ..ir.values import Expr, ReductionOp, TensorView, WelfordOp
 from ..ops.torch_ops import entry_of
 from .alike import join_alike, join_small_sums, tie
 from .extract import boundary, extract
@@ -43,26 +43,30 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
     tried: list[Fusion] = []
     while parts:
         found = _make_plan(cut, takes, env, order)
-        kept = {name for name, part in parts.items() if _is_beside_rows(found, part)}
+        kept = {name for name, part in parts.items() if _is_beside_rows(found, part, parts.values())}
         if len(kept) == len(parts):
             return replace(found, declined=(*found.declined, *tried))
-        tried += [part for part in found.declined if _has_parts(part, parts.values())]
+        tried += [part for part in found.declined if _has_parts(part, parts.values(), parts.values())]
         cut, parts = in_two_steps(fusion, kept)
     plan = _make_plan(fusion, takes, env, order)
     return replace(plan, declined=(*plan.declined, *tried)) if tried else plan
 
 
-def _is_beside_rows(plan: Plan, name: int) -> bool:
-    """Tell whether T`name`, a sum over parts of rows, is computed in a kernel that also reduces the rows."""
-    pairs = ((t, own, step.fusion) for step in plan.kernels for t, own in zip(step.outputs, step.fusion.outputs()))
-    return any(t.name == name and _has_parts(fusion, [own.name]) for t, own, fusion in pairs)
+def _is_beside_rows(plan: Plan, name: int, parts: Collection[int]) -> bool:
+    """Tell whether T`name`, a sum over rows or parts of rows, is computed in a kernel that also reduces the rows. parts: all such sums."""
+    for step in plan.kernels:
+        own = {t.name: own.name for t, own in zip(step.outputs, step.fusion.outputs())}
+        if name in own and _has_parts(step.fusion, [own[name]], [own[part] for part in parts if part in own]):
+            return True
+    return False
 
 
-def _has_parts(fusion: Fusion, names: Collection[int]) -> bool:
-    """Tell whether a fusion has one of the named sums, and one over more axes."""
-    results = [e.tensor_outputs[0] for e in fusion.tensor_exprs() if isinstance(e, ReductionOp)]
+def _has_parts(fusion: Fusion, names: Collection[int], parts: Collection[int]) -> bool:
+    """Tell whether a fusion has one of the named sums, and a reduction over as many axes or more that is none of `parts`."""
+    results = [e.tensor_outputs[0] for e in fusion.tensor_exprs() if isinstance(e, (ReductionOp, WelfordOp))]
     folds = {t.name: sum(a.is_reduction() for a in t.get_logical_domain()) for t in results}
-    return any(folds[name] < max(folds.values()) for name in names if name in folds)
+    most = max((count for name, count in folds.items() if name not in parts), default=0)
+    return any(folds[name] <= most for name in names if name in folds)
 
 
 def _make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: str) -> Plan:
