@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from quick import lines_run
 
 from weft import DataType, FusionDefinition, compiler
 from weft.arch import arch_by_name
 from weft.ir.values import ReductionOp, TensorView
+from weft.options import options
 from weft.runtime.runtimes import SharedDefinition
 from weft.segment.partition import make_plan
 from weft.segment.plan import KernelStep, Plan
@@ -201,3 +203,16 @@ def test_in_a_tangle_of_folds_schedulers_are_asked_about_what_they_take_only(mon
     monkeypatch.setattr(compiler, "declines", declines)
     steps = plan_of(build).steps
     assert answers == [None] * len(answers) and len(answers) < 2 * len(steps)
+
+
+@pytest.mark.parametrize("order", ["best", "single", *map(str, range(8))])
+def test_a_state_of_several_fields_stays_in_the_kernel_that_folds_it(order: str) -> None:
+    """No tensor in memory has such a type; a random cut, or a kernel per expression, takes the fields out where they are folded."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[6, 9], contiguity=True)
+        values, places = fd.ops.topk(x, 2, 1)
+        fd.add_output(fd.ops.sin(values))
+        fd.add_output(fd.ops.mul(places, 2))
+        fd.add_output(fd.ops.add(fd.ops.argmax(x, 1, True), fd.ops.argmin(x, 0, True)))
+    with options(partition=order):
+        fd.validate([torch.randn(6, 9)])

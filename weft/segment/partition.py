@@ -25,7 +25,7 @@ from .alike import join_alike, join_small_sums, tie
 from .extract import boundary, extract
 from .groups import Graph, Group, is_barrier
 from .plan import KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_inputs
-from .search import repeat_short_chains, search
+from .search import join_states, repeat_short_chains, search
 
 Takes = Callable[[Fusion], "dict[str, str] | None"]
 """Tells whether one kernel can compute a fusion: None, or why each scheduler declines."""
@@ -130,6 +130,7 @@ class _Partition:
     def steps(self) -> list[Step]:
         if self.order == "single":
             graph = Graph(self.fusion, self.exprs, self.outputs, self.env, repeats=False)
+            join_states(graph)
         else:
             graph = Graph(self.fusion, self.exprs, self.outputs, self.env)
 

@@ -11,6 +11,7 @@ import heapq
 import random
 from collections.abc import Callable
 
+from ..dtypes import StateType
 from ..ir.values import Expr, PointwiseOp, TensorView
 from .groups import Graph, Group
 
@@ -27,6 +28,7 @@ def search(graph: Graph, joinable: Joinable | None = None, order: random.Random 
     """Join groups of `graph` until nothing is gained; return them. joinable: the last check for each pair. order: take pairs in random order instead of the
     best first (for tests).
     """
+    join_states(graph)
     heap: list[tuple[float, int, int, Group, Group, int, int]] = []
     count = 0
 
@@ -36,7 +38,7 @@ def search(graph: Graph, joinable: Joinable | None = None, order: random.Random 
         key = -graph.saved(a, b) if order is None else order.random()
         heapq.heappush(heap, (key, min(a.first, b.first), count, a, b, a.version, b.version))
 
-    for group in graph.groups:
+    for group in graph.alive():
         for other in _neighbours(graph, group):
             if other.first < group.first:
                 push(group, other)
@@ -50,6 +52,14 @@ def search(graph: Graph, joinable: Joinable | None = None, order: random.Random 
         for other in _neighbours(graph, joined):
             push(joined, other)
     return graph.alive()
+
+
+def join_states(graph: Graph) -> None:
+    """Join each reduction to a state of several fields with the expressions that take the fields out of it: no tensor in memory holds a state."""
+    for group in graph.alive():
+        states = [t for t in group.produced if isinstance(t.dtype(), StateType)]
+        for reader in sorted({r for t in states for r in graph.readers.get(t, ())}, key=lambda g: g.first):
+            group = graph.join(group, reader)
 
 
 def _neighbours(graph: Graph, group: Group) -> list[Group]:
