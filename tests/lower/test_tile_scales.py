@@ -31,7 +31,7 @@ def results(monkeypatch: pytest.MonkeyPatch, x: torch.Tensor, w: torch.Tensor, i
     functions._definition.cache_clear()
     forget_kernels()
     with options(rows="tma"):
-        return quantize.rms_norm_nvfp4(x, w) if norm == "rms" else quantize.layer_norm_nvfp4(x, w, w)
+        return quantize.rms_norm_nvfp4(x, w, layout="128x4") if norm == "rms" else quantize.layer_norm_nvfp4(x, w, w, layout="128x4")
 
 
 @pytest.mark.parametrize("norm", ["rms", "layer"])

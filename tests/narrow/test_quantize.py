@@ -249,7 +249,8 @@ def test_every_recipe_stands_behind_every_norm_and_activation(name, monkeypatch)
         "layer_norm": ((x, w, b), torch.nn.functional.layer_norm(v, (256,), wf, b.float())),
         "silu_mul": ((x, y), torch.nn.functional.silu(v) * y.float()),
     }[before]  # fmt: skip
-    elements, scales, *more = getattr(quantize, name)(*inputs, *([torch.tensor(20.0)] if recipe == "per_tensor" else []))
+    given = {} if recipe.startswith("per") else {"layout": "128x4"}
+    elements, scales, *more = getattr(quantize, name)(*inputs, *([torch.tensor(20.0)] if recipe == "per_tensor" else []), **given)
     (fd,) = made
     assert len(fd.fec.kernel_runtimes) == (2 if recipe == "per_tensor" and "norm" in before else 1)
     for got, want in zip((elements, scales), ALONE[recipe](wanted.contiguous()), strict=True):

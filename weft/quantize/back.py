@@ -37,8 +37,8 @@ def dequantize(
     """Return elements * scales / global_scale, in one kernel.
 
     scales: with the rank of the elements, one per block: of neighbours ([..., k / 16]), of a row ([..., 1]), of a square ([m / 128, k / 128]), of a column ([m
-    / 32, k]), with any strides; or of rank 0, one for all. layout "128x4": those of elements [m, k], in tiles (the default of `rms_norm_nvfp4` and similar
-    functions). Errors: WrongTensors if the scales do not match whole blocks.
+    / 32, k]), with any strides; or of rank 0, one for all. layout: in which the recipe wrote the scales: "rows", or "128x4", tiles, for elements
+    [m, k]. Both may have the same shape. Errors: WrongTensors if the scales do not match whole blocks.
     """
     kind = torch_dtype_to_nvfuser_dtype(elements.dtype)
     unit = 2 if kind is DataType.Float4_e2m1fn_x2 else 1

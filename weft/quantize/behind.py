@@ -29,7 +29,7 @@ def _argument(name: str, annotation: str, default: Any = inspect.Parameter.empty
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation, default=default)
 
 
-_TILES, _ROWS = (_argument("layout", "str", default) for default in ("128x4", "rows"))
+_LAYOUT = _argument("layout", "str", "rows")
 _EPS = _argument("eps", "float", 1e-5)
 
 
@@ -44,12 +44,12 @@ class _Form:
 
 
 _RECIPES = {
-    "nvfp4": _Form(lambda _, scale, layout: _nvfp4(scale, layout), (_argument("global_scale", "torch.Tensor | None", None), _TILES), has_scale=True),
-    "mxfp8": _Form(lambda _, layout: Mx(E4M3, layout_for("blocks", layout)), (_TILES,)),
-    "mxfp4": _Form(lambda _, layout: Mx(FP4, layout_for("blocks", layout)), (_TILES,)),
+    "nvfp4": _Form(lambda _, scale, layout: _nvfp4(scale, layout), (_argument("global_scale", "torch.Tensor | None", None), _LAYOUT), has_scale=True),
+    "mxfp8": _Form(lambda _, layout: Mx(E4M3, layout_for("blocks", layout)), (_LAYOUT,)),
+    "mxfp4": _Form(lambda _, layout: Mx(FP4, layout_for("blocks", layout)), (_LAYOUT,)),
     "per_row": _Form(lambda _: PerRow()),
     "per_tensor": _Form(lambda is_by_rows, _: PerTensor(is_by_rows=is_by_rows), (_argument("scale", "torch.Tensor"),), has_scale=True),
-    "per_1x128": _Form(lambda _, layout: Per1x128(E4M3, layout_for("1x128", layout)), (_ROWS,)),
+    "per_1x128": _Form(lambda _, layout: Per1x128(E4M3, layout_for("1x128", layout)), (_LAYOUT,)),
 }
 
 
