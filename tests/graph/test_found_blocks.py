@@ -40,6 +40,11 @@ def a_fold_in_front_of_a_sum_of_few_elements(fd):
     fd.add_output(fd.ops.std(fd.ops.block_hadamard(fd.ops.relu(opened(fd, 1)), SIGNS), [0], 1, False))
 
 
+@case(tensor(16, 2))
+def a_fold_behind_sums_of_rows_shorter_than_a_block(fd):
+    fd.add_output(fd.ops.block_hadamard(fd.ops.sum(opened(fd, 2), [1]), SIGNS))
+
+
 @case(tensor(3, 5, 32))
 def a_fold_in_front_of_sums_over_rows_and_what_lies_outside(fd):
     fd.add_output(fd.ops.sum(fd.ops.block_amax(opened(fd, 3), 16), [0, 2]))

@@ -265,8 +265,9 @@ class Candidates:
                 yield split
 
     def holds_blocks(self, bdimx: int) -> bool:
-        """True when threads along a row have whole blocks of elements."""
-        return self.vector >= self.facts.block_elems or bdimx * self.vector % self.facts.block_elems == 0
+        """True when threads along a row have whole blocks of elements, or blocks do not lie along rows, which `RowAnalysis.why_not_vectors` declines."""
+        block = self.facts.block_elems
+        return self.vector >= block or self.facts.inner_run_elems % block > 0 or bdimx * self.vector % block == 0
 
     # ---- the innermost loop is reduced
     def _inner(self) -> Iterator[_Shape]:
