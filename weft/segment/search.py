@@ -12,14 +12,19 @@ import random
 from collections.abc import Callable
 
 from ..dtypes import StateType
+from ..analysis.op_cost import cost_of
 from ..ir.values import Expr, PointwiseOp, TensorView
 from .groups import Graph, Group
 
 MOST_SIBLINGS = 8
 """How many other readers of the same tensor a group is paired with, the nearest in the definition: with all of them the number of pairs would be quadratic."""
 
-LONGEST_CHAIN = 6
-"""The longest chain of expressions that another group may recompute instead of reading the result."""
+SHORT_CHAIN, LONGEST_CHAIN = 6, 20
+"""Expressions that another group may recompute instead of reading their result: the first in any case where that moves fewer bytes; up to the second where
+the instructions take no longer than the bytes."""
+INSTRUCTIONS_PER_BYTE, MUFU_SLOTS = 6, 8
+"""What all threads of a chip execute while it moves a byte (H200: 132 multiprocessors of 128 lanes at 1.75 GHz, 4.4 TB/s: 6.7), and how many instructions a
+special function takes the place of (16 lanes of 128)."""
 
 Joinable = Callable[[Group, Group], bool]
 
@@ -97,7 +102,8 @@ def repeat_short_chains(graph: Graph) -> bool:
                 continue
             exprs, leaves = chain
             more = sum(graph.bytes(leaf) for reader in readers for leaf in leaves if leaf not in reader.reads)
-            if more < graph.bytes(tensor) * (1 + len(readers)) and all(_fits(graph, g, tensor, leaves) for g in readers):
+            saved = graph.bytes(tensor) * (1 + len(readers)) - more
+            if saved > 0 and _is_worth(graph, tensor, exprs, saved / len(readers)) and all(_fits(graph, g, tensor, leaves) for g in readers):
                 _repeat(graph, tensor, exprs, leaves, group)
                 is_changed = True
     return is_changed
@@ -122,6 +128,14 @@ def _chain(graph: Graph, group: Group, tensor: TensorView) -> tuple[list[Expr], 
         found[id(definition)] = definition
         stack += [r for t in definition.tensor_inputs if (r := graph.root(t)) is not None]
     return (list(found.values()), leaves) if leaves else None
+
+
+def _is_worth(graph: Graph, tensor: TensorView, exprs: list[Expr], saved_bytes: float) -> bool:
+    """Tell whether computing a tensor again takes no longer than the bytes that this saves."""
+    if len(exprs) <= SHORT_CHAIN:
+        return True
+    cost, elems = cost_of(exprs, ()), graph.bytes(tensor) * 8 / tensor.dtype().bits
+    return (cost.instructions + MUFU_SLOTS * cost.mufu) * elems <= INSTRUCTIONS_PER_BYTE * saved_bytes
 
 
 def _fits(graph: Graph, reader: Group, tensor: TensorView, leaves: set[TensorView]) -> bool:

@@ -1,0 +1,57 @@
+"""Long chains of arithmetic that two kernels share are computed in both, where that takes no longer than storing and reading the result."""
+
+from __future__ import annotations
+
+import torch
+from fusion_check import poisoned_outputs
+
+from weft import DataType, FusionDefinition
+from weft.arch import H200
+from weft.runtime.steps import PlanTable
+
+
+def behind_an_activation(exponentials: int = 1) -> FusionDefinition:
+    """Gradient through SiLU of x * a + b, its sums of samples and pixels, and what is left of it without them. Tensors are [samples, channels, pixels]."""
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        x, g = (ops.cast(fd.define_tensor([-1] * 3, contiguity=True, dtype=DataType.BFloat16), DataType.Float) for _ in range(2))
+        a, b = (ops.broadcast_in_dim(fd.define_tensor([-1], contiguity=True, dtype=DataType.Float), x.shape(), [1]) for _ in range(2))
+        y = ops.add(ops.mul(x, a), b)
+        for _ in range(exponentials - 1):
+            y = ops.sin(ops.exp(ops.add(y, 0.5)))
+        s = ops.sigmoid(y)
+        t = ops.mul(g, ops.mul(s, ops.add(1.0, ops.mul(y, ops.sub(1.0, s)))))
+        total, tilted = (ops.broadcast_in_dim(ops.sum(v, [0, 2]), x.shape(), [1]) for v in (t, ops.mul(t, x)))
+        fd.add_output(ops.cast(ops.sub(ops.sub(t, ops.mul(total, 1e-6)), ops.mul(x, ops.mul(tilted, 1e-6))), DataType.BFloat16))
+    return fd
+
+
+def widest_edges(fd: FusionDefinition, samples: int, channels: int, pixels: int) -> list[int]:
+    """Return how many axes each tensor between two kernels has."""
+    env = {}
+    for tensor, sizes in zip(fd.fusion.inputs(), ((samples, channels, pixels), (samples, channels, pixels), (channels,), (channels,))):
+        env.update((axis.sym, size) for axis, size in zip(tensor.get_logical_domain(), sizes))
+    plan = PlanTable(fd.fusion).plan_for(env, H200)
+    assert len(plan.kernels) == 2
+    return [sum(not axis.is_reduction() and not axis.is_broadcast() for axis in t.get_logical_domain()) for t in plan.edges]
+
+
+def test_what_two_kernels_share_is_not_stored() -> None:
+    assert max(widest_edges(behind_an_activation(), 32, 3, 1 << 18)) == 1
+
+
+def test_what_takes_longer_to_compute_than_to_read_is_stored() -> None:
+    assert max(widest_edges(behind_an_activation(6), 32, 3, 1 << 18)) == 3
+
+
+def test_results() -> None:
+    x, g, a, b = torch.randn(3, 5, 7001).bfloat16(), torch.randn(3, 5, 7001).bfloat16(), torch.randn(5), torch.randn(5)
+    fd = behind_an_activation()
+    with poisoned_outputs():
+        (made,) = fd.execute([x, g, a, b])
+    wide = x.double()
+    y = wide * a.double().view(1, -1, 1) + b.double().view(1, -1, 1)
+    s = y.sigmoid()
+    t = g.double() * s * (1 + y * (1 - s))
+    wanted = t - 1e-6 * t.sum((0, 2), keepdim=True) - 1e-6 * wide * (t * wide).sum((0, 2), keepdim=True)
+    assert (made.double() - wanted).norm() <= 4e-3 * wanted.norm()
