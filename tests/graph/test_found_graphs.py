@@ -43,6 +43,13 @@ def pads_whose_rows_begin_with_a_vector_in_the_source_and_not_in_the_result(fd):
         fd.add_output(o.pad(fd.define_tensor(shape, contiguity=[None if n == 1 else True for n in shape]), widths))
 
 
+@case(lambda: torch.randint(-50, -1, (3, 5)))
+def a_maximum_of_a_pad_whose_value_a_cast_changes(fd):
+    """The least integer of 32 bits, the identity of the maximum, is 0 as an integer of 8 bits."""
+    x, o = fd.define_tensor([-1, -1], contiguity=True, dtype=D.Int), fd.ops
+    fd.add_output(o.max(o.cast(o.cast(o.pad(x, [1, 1], -(2**31)), D.Char), D.Int32), [1]))
+
+
 @case(tensor(32, 16))
 def a_shift_by_one_along_an_axis_that_a_reshape_cuts(fd):
     x, o = fd.define_tensor([32, 16], contiguity=True), fd.ops

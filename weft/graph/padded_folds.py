@@ -6,7 +6,8 @@ Read first: `fold_before_padding`.
 
 from __future__ import annotations
 
-from ..expr import ZERO, Sym, add, mul
+from ..dtypes import DataType
+from ..expr import ZERO, Number, Sym, add, mul
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, LookupOp
@@ -24,7 +25,7 @@ def fold_before_padding(fusion: Fusion, questions: Questions) -> None:
     for expr in fusion.tensor_exprs():
         if isinstance(expr, ReductionOp) and len(expr.inputs) == 1:
             casts, pad = _above(expr.tensor_inputs[0])
-            if pad is not None and _is_neutral(expr, pad, questions):
+            if pad is not None and _is_neutral(expr, casts, pad, questions):
                 _exchange(fusion, expr, casts, pad)
 
 
@@ -39,13 +40,13 @@ def _above(tensor: TensorView) -> tuple[list[Expr], LookupOp | None]:
     return casts, definition if is_pad else None  # type: ignore[return-value]
 
 
-def _is_neutral(expr: ReductionOp, pad: LookupOp, questions: Questions) -> bool:
+def _is_neutral(expr: ReductionOp, casts: list[Expr], pad: LookupOp, questions: Questions) -> bool:
     """Tell whether the padding is the identity of the reduction, and all elements of the source are reduced."""
     monoid, fill = MONOIDS[expr.attributes["kind"]], pad.inputs[-1]
     out = expr.tensor_outputs[0]
     if isinstance(monoid, StateMonoid) or not isinstance(fill, Scalar) or not fill.sym.is_const or out.dtype().is_complex or out.dtype().is_bool:
         return False
-    if fill.sym.value != monoid.identity_value(out.dtype()):
+    if fill.sym.value != monoid.identity_value(out.dtype()) or not all(_has_number(one.tensor_outputs[0].dtype(), fill.sym.value) for one in casts):
         return False
     padded = logical_axes(pad.tensor_outputs[0])
     for dim, (source, axis, place) in enumerate(zip(logical_axes(pad.source), padded, pad.positions)):
@@ -58,6 +59,16 @@ def _is_neutral(expr: ReductionOp, pad: LookupOp, questions: Questions) -> bool:
         if source.is_broadcast() or axis.is_broadcast() or out.get_logical_domain()[dim].is_reduction() and not is_inside:
             return False
     return True
+
+
+def _has_number(dtype: DataType, number: Number) -> bool:
+    """Tell whether a cast to a type keeps an identity: 0, 1, the extrema of integers, infinities."""
+    if number in (0, 1):
+        return True
+    if dtype.is_integer:
+        least, largest = (MONOIDS[kind].identity_value(dtype) for kind in ("max", "min"))
+        return least <= number <= largest  # type: ignore[operator]
+    return dtype.is_float and not dtype.is_narrow_float and abs(number) == float("inf")
 
 
 def _exchange(fusion: Fusion, expr: ReductionOp, casts: list[Expr], pad: LookupOp) -> None:
