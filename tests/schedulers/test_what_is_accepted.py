@@ -141,3 +141,21 @@ def test_what_gets_an_axis_beside_those_of_columns_is_computed_again():
     wide_given = given.double()
     half = (wide_given - wide_given.mean(0, keepdim=True)) * other.double() / 2
     torch.testing.assert_close(got.double(), half - half.sum(0, keepdim=True), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (33, 65)])
+def test_rows_and_columns_beside_an_input_of_one_element(shape):
+    """A scale or a slope of one element has none of the loops over rows: nothing of it can be unrolled with them."""
+    with FusionDefinition() as fd:
+        scale = fd.define_tensor(shape=[1], contiguity=[None], dtype=DataType.Float)
+        x = fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=DataType.Float)
+        e = fd.ops.exp(fd.ops.mul(x, fd.ops.squeeze(scale, dims=[0])))
+        y = fd.ops.sub(x, fd.ops.div(e, fd.ops.sum(e, dims=[1], keepdim=True)))
+        fd.add_output(y)
+        fd.add_output(fd.ops.sum(y, dims=[0]))
+    s, given = torch.randn(1), torch.randn(shape)
+    rows, columns = _run(fd, [s, given])
+    want = given.double() - (given.double() * s.double()).softmax(1)
+    torch.testing.assert_close(rows.double(), want, rtol=0, atol=1e-6)
+    torch.testing.assert_close(columns.double(), want.sum(0), rtol=0, atol=1e-5)
+    assert fd.fec.kernel_runtimes[-1].scheduler == "inner_outer_persistent"

@@ -494,7 +494,7 @@ def inline(
             elif cache in limits:  # skips tensors that no row needs any more, such as an input that only columns read
                 limits[cache] = min(limits[cache], 2)
     for tensor, position in limits.items():
-        if 0 < position <= 2 and tensor not in of_columns:
+        if 0 < position <= 2 < len(tensor.get_loop_domain()) and tensor not in of_columns:  # an input of one element has none of the loops
             tensor.axis(2).parallelize(ParallelType.serial)  # loads of a row stand before the test of its bounds
     for tensor in read:
         limits[tensor] = 3 + (params.cluster_blocks > 1)
