@@ -20,9 +20,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from program_run import judged
 from programs_features import PROGRAMS as FEATURES
 from programs_models import PROGRAMS as MODELS
+from programs_state import PROGRAMS as STATE
 from programs_training import PROGRAMS as TRAINING
 
-PROGRAMS = {**TRAINING, **FEATURES, **MODELS}
+PROGRAMS = {**TRAINING, **FEATURES, **MODELS, **STATE}
 
 
 def main() -> None:
