@@ -224,3 +224,16 @@ def test_a_saved_argument_that_changes_is_seen_by_autograd() -> None:
             fast(p)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("function", [lambda x: (x.sigmoid(), x.add_(1)), lambda x: (x.masked_fill_(x > 0, 0.5), x.copy_(x.softmax(-1)))])
+def test_what_the_backward_needs_is_not_an_argument_that_changes(function: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> None:
+    """The sigmoid, not the old argument of which the backward could compute it again."""
+    fast, leaf = _compiled(function), torch.randn(5, 33, requires_grad=True)
+    for _ in range(3):
+        exact = leaf.detach().double().requires_grad_()
+        argument, wanted = leaf * 1, exact * 1
+        made, want = fast(argument), function(wanted)
+        slope = torch.randn(5, 33)
+        (got,) = torch.autograd.grad(made[0] * slope + argument, leaf, torch.ones(5, 33))  # type: ignore[index]
+        torch.testing.assert_close(got.double(), torch.autograd.grad(want[0] * slope + wanted, exact, torch.ones(5, 33))[0], rtol=1e-5, atol=1e-5)

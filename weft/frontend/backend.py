@@ -117,9 +117,22 @@ def partition(
         align_products(joint.graph)
         lay_out_convolutions(joint.graph)
     merge_equal(joint.graph)
+    _save_copies_of_arguments(joint.graph)
     _save_what_extrema_are_of(joint.graph)
     with functorch_config.patch(cse=False):  # otherwise the partitioner would merge equal nodes, and keep the marks of only one of them
         return min_cut_rematerialization_partition(joint, joint_inputs, **keywords)
+
+
+def _save_copies_of_arguments(graph: torch.fx.Graph) -> None:
+    """Forbid to make a copy of an argument again if nothing else reads the argument. AOTAutograd puts one behind an argument that changes after the forward;
+    with a copy of it in the backward the argument itself would be saved, which autograd refuses once it has changed."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    for node in graph.nodes:
+        if node.op == "placeholder" and len(node.users) == 1:
+            (reader,) = node.users
+            if reader.target is torch.ops.aten.clone.default and not reader.kwargs:
+                reader.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
 def _save_what_extrema_are_of(graph: torch.fx.Graph) -> None:
