@@ -36,6 +36,7 @@ from weft.schedulers.inner_outer import apply_inner_outer
 from weft.schedulers.inner_outer_params import InnerOuterParams
 from weft.schedulers.pointwise import PointWise
 from weft.schedulers.pointwise_heuristic import PointwiseParams
+from weft.schedulers.scans import ScanAnalysis, ScanParams, Scans
 from weft.schedulers.two_sides import analyze_two_sides
 
 P = ParallelType
@@ -309,6 +310,27 @@ def _pointwise_scheduled(fd: FusionDefinition, **changes: Any) -> tuple[Fusion, 
     return fusion, PointWise().apply(fusion, analysis, replace(params, **changes))
 
 
+def _scan(dim: int, params: ScanParams) -> tuple[Fusion, ScheduleResult]:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.cumsum(fd.ops.mul(fd.define_tensor([-1, -1], contiguity=True), 0.5), dim))
+    defined = fd.fusion
+    assert defined is not None
+    fusion, _ = defined.clone()
+    analysis = Scans().analyze(fusion)
+    assert isinstance(analysis, ScanAnalysis)
+    return fusion, Scans().apply(fusion, analysis, params)
+
+
+def shared_scan() -> tuple[Fusion, ScheduleResult]:
+    """Running sums of rows, each of which four blocks share: [BIDx | BIDy, pieces, TIDx, vector]."""
+    return _scan(1, ScanParams(True, 4, 1, 64, 1, 64, blocks=4))
+
+
+def shared_scan_down() -> tuple[Fusion, ScheduleResult]:
+    """The same down columns: [BIDx, TIDx | BIDy, pieces, TIDy, neighbours]."""
+    return _scan(0, ScanParams(False, 4, 1, 8, 8, 64, blocks=4))
+
+
 def nvfp4_tiles() -> tuple[Fusion, ScheduleResult]:
     """Blocks of 16 to 4 bits, scales in tiles of 128 x 4 whose padding the kernel fills: a block per thread."""
     with FusionDefinition() as fd:
@@ -462,6 +484,8 @@ KERNELS = {
     "two_sides_cluster": Generated(two_sides_cluster, _bf16((11, 1000))),
     "two_sides_behind": Generated(two_sides_behind, _bf16((11, 1000))),
     "nested_rows": Generated(nested_rows, _bf16((3, 3, 1000))),
+    "shared_scan": Generated(shared_scan, _floats((2, 2300))),
+    "shared_scan_down": Generated(shared_scan_down, _floats((300, 11))),
     "nvfp4_tiles": Generated(nvfp4_tiles, _bf16((33, 96))),
     "nvfp4_four_rows": Generated(nvfp4_four_rows, _bf16((70, 1024))),
     "nvfp4_groups": Generated(nvfp4_groups, _groups),
