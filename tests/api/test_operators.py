@@ -43,6 +43,19 @@ def test_methods_that_change_axes_are_torchs(name: str) -> None:
     torch.testing.assert_close(fd.execute([A, B])[0], TENSOR_CASES[name](A, B))
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32])
+def test_quotients_are_rounded_down_as_the_exact_ones_are(dtype: torch.dtype) -> None:
+    """Of integers that no float holds, and of floats whose rounded quotient is the next whole number."""
+    with FusionDefinition() as fd:
+        x, y = (fd.define_tensor(shape=[-1], contiguity=True, dtype=dtype) for _ in range(2))
+        for value in (x // y, x // 3, x // -0.1 if dtype is torch.float32 else x // -7):
+            fd.add_output(value)
+    a = torch.tensor([2**24 + 1, -(2**24) - 1, 2**31 - 1, -7, 7, 123456789, 1, -1], dtype=torch.int64).to(dtype)
+    b = torch.tensor([1, 1, 7, 2, -2, -1, 3, 3]).to(dtype) * (0.1 if dtype is torch.float32 else 1)
+    for got, want in zip(fd.execute([a, b]), (a // b, a // 3, a // -0.1 if dtype is torch.float32 else a // -7), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
 def test_scalars_have_operators() -> None:
     with FusionDefinition() as fd:
         x, s = fd.define_tensor(shape=[-1], contiguity=True), fd.define_scalar(dtype=torch.float64)

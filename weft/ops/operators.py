@@ -123,11 +123,31 @@ def floor_divide(self: Any, other: Any) -> Any:
     if not isinstance(other, (TensorView, Scalar, *_PYTHON_NUMBERS)):
         return _foreign(other, "floor")
     fusion = fusion_of(_home(self, other), "floor")
-    quotient = build.pointwise(fusion, "floor", build.pointwise(fusion, "truediv", self, other))
     kinds = [v.dtype().is_integer if isinstance(v, (TensorView, Scalar)) else isinstance(v, int) for v in (self, other)]
     if isinstance(self, Scalar) and all(kinds):
         return build.pointwise(fusion, "div", self, other)
-    return build.cast(fusion, quotient, DataType.Int) if all(kinds) else quotient
+    return floor_of_quotient(fusion, self, other, is_integer=all(kinds))
+
+
+def floor_of_quotient(fusion: Fusion, a: Any, b: Any, *, is_integer: bool) -> Any:
+    """Return the floor of the exact quotient, by the remainder, as torch and Python have it: 1.0 // 0.1 is 9, where the rounded quotient is 10."""
+
+    def o(name: str, *operands: Any) -> Any:
+        return build.pointwise(fusion, name, *operands)
+
+    if is_integer:  # `div` of integers truncates
+        quotient = o("div", a, b)
+        rest = o("sub", a, o("mul", quotient, b))
+        is_below = o("bitwise_and", o("ne", rest, 0), o("ne", o("lt", rest, 0), o("lt", b, 0)))
+        return o("sub", quotient, build.cast(fusion, is_below, quotient.dtype()))
+    quotient, rest = o("truediv", a, b), o("fmod", a, b)
+    whole = o("truediv", o("sub", a, rest), b)
+    is_below = o("bitwise_and", o("ne", rest, 0.0), o("ne", o("lt", rest, 0.0), o("lt", b, 0.0)))
+    whole = o("where", is_below, o("sub", whole, 1.0), whole)
+    low = o("floor", whole)
+    low = o("where", o("gt", o("sub", whole, low), 0.5), o("add", low, 1.0), low)
+    low = o("where", o("eq", whole, 0.0), o("mul", quotient, 0.0), low)  # zeros have the sign of the quotient
+    return o("where", o("eq", b, 0.0), quotient, low)
 
 
 def matmul(self: Any, other: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ...ops.activations import gelu_gradient
+from ...ops.operators import floor_of_quotient
 from ...ops.registry import OPS
 from .rules import Kind, Operand, Translation, rule
 
@@ -91,29 +92,12 @@ def div_mode(t: Translation, a: Operand, b: Operand, rounding_mode: str | None =
     """Division rounded down or towards zero."""
     dtype = t.compute_dtype(Kind.INT_TO_FLOAT if rounding_mode is None else Kind.DEFAULT, *t.node.args[:2])
     a, b = t.to(a, dtype), t.to(b, dtype)
-    if rounding_mode is not None and not dtype.is_floating_point:
-        quotient = t.ops.div(a, b)
-        if rounding_mode == "trunc":
-            return quotient
-        rest = t.ops.sub(a, t.ops.mul(quotient, b))
-        is_below = t.ops.bitwise_and(t.ops.ne(rest, 0), t.ops.ne(t.ops.lt(rest, 0), t.ops.lt(b, 0)))
-        return t.ops.sub(quotient, t.to(is_below, dtype))
     if rounding_mode == "floor":
-        return _floor_of_quotient(t, a, b)
+        return floor_of_quotient(t.calls.fusion, a, b, is_integer=not dtype.is_floating_point)
+    if rounding_mode == "trunc" and not dtype.is_floating_point:
+        return t.ops.div(a, b)
     quotient = t.ops.truediv(a, b)
     return quotient if rounding_mode is None else t.ops.trunc(quotient)
-
-
-def _floor_of_quotient(t: Translation, a: Operand, b: Operand) -> Operand:
-    """The floor of the exact quotient of floats, by the remainder as in torch and Python: 1.0 // 0.1 is 9, where the rounded quotient is 10."""
-    ops, quotient, rest = t.ops, t.ops.truediv(a, b), t.ops.fmod(a, b)
-    whole = ops.truediv(ops.sub(a, rest), b)
-    is_below = ops.bitwise_and(ops.ne(rest, 0.0), ops.ne(ops.lt(rest, 0.0), ops.lt(b, 0.0)))
-    whole = ops.where(is_below, ops.sub(whole, 1.0), whole)
-    low = ops.floor(whole)
-    low = ops.where(ops.gt(ops.sub(whole, low), 0.5), ops.add(low, 1.0), low)
-    low = ops.where(ops.eq(whole, 0.0), ops.mul(quotient, 0.0), low)  # zeros have the sign of the quotient
-    return ops.where(ops.eq(b, 0.0), quotient, low)
 
 
 @rule(aten.pow.Tensor_Scalar)
