@@ -311,7 +311,7 @@ def compile_program(fusion: Fusion, proposal: Proposal, index_type: DataType, *,
     Dump.fusion(name, lambda: f"== {name}: what it computes\n{fusion}== {name}: scheduled\n{scheduled}")
     program = _finish(scheduled, result, index_type, name, time.perf_counter() - start, overlaps)
     program.most_spill_bytes = None if proposal.is_last else result.most_spill_bytes
-    program.fewest_warps = TARGET_WARPS
+    program.fewest_warps, program.most_threads = TARGET_WARPS, result.most_threads
     return program
 
 

@@ -134,11 +134,12 @@ def test_how_much_may_spill_while_there_are_other_params(monkeypatch: pytest.Mon
 
 def program(
     max_registers: int | None, threads: int, *, cooperative: bool = False, needs: frozenset[Need] = frozenset(), most_spill_bytes: int | None = None,
-    fewest_warps: int | None = 20,
+    fewest_warps: int | None = 20, most_threads: int | None = None,
 ) -> KernelProgram:
     block = (const(threads), const(1), const(1))
     return SimpleNamespace(  # type: ignore[return-value]
-        name="k", text="", blocks=(), max_registers=max_registers, block=block, cooperative=cooperative, needs=needs, most_spill_bytes=most_spill_bytes, fewest_warps=fewest_warps,
+        name="k", text="", blocks=(), max_registers=max_registers, block=block, cooperative=cooperative, needs=needs, most_spill_bytes=most_spill_bytes,
+        fewest_warps=fewest_warps, most_threads=most_threads,
     )
 
 
@@ -146,7 +147,7 @@ def program(
     "given, spilled, wanted",
     [
         (program(40, 256), 32, None), (program(40, 256), 36, 48), (program(40, 256), 104, 56), (program(40, 1024), 104, 56), (program(56, 1024), 104, 64),
-        (program(64, 1024), 104, None), (program(88, 256), 104, 96), (program(96, 256), 104, None), (program(96, 256), 4000, 255), (program(96, 512), 4000, 128),
+        (program(64, 1024), 104, None), (program(72, 256), 104, 80), (program(80, 256), 104, None), (program(48, 512), 104, 64), (program(40, 1024, most_threads=512), 4000, 64), (program(96, 256), 4000, 255), (program(96, 512), 4000, 128),
         (program(None, 256), 104, None), (program(40, 256, cooperative=True), 104, None), (program(40, 256, fewest_warps=None), 104, None),
         (program(64, 256, fewest_warps=None), 4000, 255), (program(96, 256, most_spill_bytes=64), 100, 255),
     ],
@@ -191,7 +192,7 @@ def test_blocks_that_stay_and_copy_in_bulk_may_not_spill(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    "spilled, right", [({64: 30}, 64), ({64: 60, 72: 0}, 72), ({64: 300, 96: 200}, 96), ({64: 4000, 96: 4000, 255: 40}, 255), ({64: 4000, 96: 4000, 255: 3000}, None)]
+    "spilled, right", [({64: 30}, 64), ({64: 60, 72: 0}, 72), ({64: 300, 80: 200}, 80), ({64: 4000, 80: 4000, 255: 40}, 255), ({64: 4000, 80: 4000, 255: 3000}, None)]
 )
 def test_machine_code_that_spills_much_is_compiled_again_with_more_registers(monkeypatch: pytest.MonkeyPatch, spilled: dict, right: int | None) -> None:
     compiled_with: list[int] = []

@@ -134,6 +134,7 @@ class KernelProgram:
     scheduled_text: str = ""  # the scheduled fusion, when dumps are on
     origins: tuple[LineOrigin, ...] = ()  # of the lines of `text`
     most_spill_bytes: int | None = None  # spilled bytes per thread that are accepted; None: as many as are safe
+    most_threads: int | None = None  # of a block, where its extents depend on sizes; None: as many as the chip allows
     fewest_warps: int | None = None  # per multiprocessor, down to which more registers may keep the kernel from spilling; None: its limit stands
     block_limits: tuple[tuple[str, Sym, int], ...] = ()  # (thread index, threads needed for these sizes, threads of the kernel)
     in_place: tuple[int, ...] = ()  # positions of the outputs that may be written into the inputs they alias, judged by the kernel's loads

@@ -62,8 +62,11 @@ def more_registers(program: KernelProgram, arch: Arch, limit: int | None, spille
     if limit is None or program.cooperative:
         return None
     extents: list[int] = [int(n.value) if n.is_const else arch.max_threads_per_block for n in program.block]  # type: ignore[arg-type]
-    most = arch.registers_per_thread(min(math.prod(extents), arch.max_threads_per_block))
-    roomy = 0 if program.fewest_warps is None else min(most, arch.registers_per_thread(program.fewest_warps * arch.warp_threads))
+    threads = min(math.prod(extents), program.most_threads or arch.max_threads_per_block)
+    most, roomy = arch.registers_per_thread(threads), 0
+    if program.fewest_warps is not None:
+        blocks = ceil_div(program.fewest_warps * arch.warp_threads, threads)
+        roomy = arch.registers_per_thread(max(1, blocks) * threads)
     if spilled > STEP_BYTES and limit < roomy:
         return min(roomy, limit + round_up(ceil_div(spilled, 2 * REGISTER_BYTES), REGISTER_STEP))
     return most if spilled > most_spill_bytes(program) and limit < most else None

@@ -36,7 +36,8 @@ class ScheduleResult:
     static_block: block dimensions that do not follow from extents. max_registers: the register limit per thread. cluster_blocks: blocks of a cluster, along x.
     peel: how loops over rows are peeled. staying: how staying (persistent) blocks loop over rows. access_bits: the widest access of a thread to global memory.
     most_spill_bytes: how many bytes per thread the kernel may spill as long as other params are left (None: as many as are safe). keeps_places: loops over
-    registers compute addresses before the loop (`Kernel.keeps_places`). sizes: values of sizes that the kernel assumes; the host checks them.
+    registers compute addresses before the loop (`Kernel.keeps_places`). sizes: values of sizes that the kernel assumes; the host checks them. most_threads: of
+    a block, whatever the sizes (None: as many as the chip allows).
     """
 
     static_block: tuple[tuple[ParallelType, int], ...] = ()
@@ -46,6 +47,7 @@ class ScheduleResult:
     staying: StayingBlocks | None = None
     access_bits: int = MAX_VECTOR_BITS
     most_spill_bytes: int | None = None
+    most_threads: int | None = None
     keeps_places: bool = False
     sizes: tuple[tuple[Sym, int], ...] = ()
 

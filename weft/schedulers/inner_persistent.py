@@ -30,6 +30,7 @@ from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with
 from .nested_rows import choose_nested, nested_params, why_not_worth
 from .persistent_heuristic import choose_with_trace
 from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
+from .register_rows import CLUSTER_BLOCK_THREADS
 from .row_passes import NOT_JOINED, Passes, in_fewer_passes, keep_elsewhere, loops_stay_joined
 from .row_ways import choose_rows, way_candidates, way_of
 from .limits import LAUNCH_BYTES
@@ -198,7 +199,8 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     bdimx = 32 if params.is_warp_only and params.bdimx is None else params.bdimx  # a row in one warp needs no barrier, which the text must know
     static = [] if bdimx is None else [(ParallelType.block_x, whole_warps(bdimx, params.rows_per_block, params.bdimz))]
     peel = peel_of(analysis.shape, analysis.axes, params.fill, params.batches, phase)
-    return ScheduleResult(tuple(static), params.max_registers, params.cluster_blocks, peel, access_bits=params.access_bits)
+    most_threads = CLUSTER_BLOCK_THREADS[1] if params.cluster_blocks > 1 and params.storage == "register" else None
+    return ScheduleResult(tuple(static), params.max_registers, params.cluster_blocks, peel, access_bits=params.access_bits, most_threads=most_threads)
 
 
 def copy_to_shared(template: Template, names: set[int], vector_elems: int) -> dict[TensorView, TensorView]:
