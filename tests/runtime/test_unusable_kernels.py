@@ -83,6 +83,28 @@ def test_a_kernel_that_spills_gives_way_to_the_next_candidate(monkeypatch: pytes
     assert fd.fec.kernel_runtimes[-1].proposal.scheduler is SchedulerType.inner_outer_persistent
 
 
+def test_rows_that_spill_are_kept_by_more_threads_or_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    build, refused = EmulatorEngine.build, []
+
+    def refusing(self, program, options, **more):  # noqa: ANN001, ANN003, ANN202
+        if len(refused) < 2:
+            refused.append(program.text)
+            raise TooManySpills(kernel=program.name, bytes=4000, registers=64, limit=MOST_SPILL_BYTES)
+        return build(self, program, options, **more)
+
+    monkeypatch.setattr(EmulatorEngine, "build", refusing)
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float)
+        e = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, [1], True)))
+        fd.add_output(fd.ops.div(e, fd.ops.sum(e, [1], True)))
+    x = torch.randn(20, 9000)
+    with options(strict_schedules=True):
+        (made,) = fd.execute([x])
+    assert float((made.double() - x.double().softmax(1)).abs().max()) < 1e-6
+    (used,) = fd.fec.kernel_runtimes
+    assert used.proposal.scheduler is SchedulerType.inner_persistent and len({*refused, used.program.text}) == 3
+
+
 def test_a_scheduler_without_other_params_leaves_the_fusion_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is cut into rows and columns, each in a kernel of its own, needs no grid that waits."""
     build = EmulatorEngine.build

@@ -11,6 +11,7 @@ Read first: `InnerPersistent.apply`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,12 +29,12 @@ from .async_rows_heuristic import AsyncRowsParams
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_accesses
 from .nested_rows import choose_nested, nested_params, why_not_worth
-from .persistent_heuristic import choose_with_trace
+from .persistent_heuristic import choose_with_trace, every_candidate
 from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
 from .register_rows import CLUSTER_BLOCK_THREADS
 from .row_passes import NOT_JOINED, Passes, in_fewer_passes, keep_elsewhere, loops_stay_joined
 from .row_ways import choose_rows, way_candidates, way_of
-from .limits import LAUNCH_BYTES
+from .limits import BATCHES, LAUNCH_BYTES
 from .rows import Rows, Template, canonical_rows, names_in_vectors, peel_of, phase_of_rows, positions, split_axis, whole_warps
 
 
@@ -79,6 +80,21 @@ class InnerPersistent(Scheduler):
         params = with_accesses(params, facts)
         return keep_what_a_mask_left(params) if is_masked else params, trace
 
+    def choose_other(
+        self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, rejected: Mapping[Any, int]
+    ) -> tuple[Any, str] | None:  # fmt: skip
+        """Return the best params with which a thread keeps less of a row than with the rejected ones; None if there are none."""
+        if analysis.nested:
+            return None
+        facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
+        least = min((_kept_vectors(params) for params in rejected if isinstance(params, PersistentParams)), default=MOST_KEPT)
+        for candidate in every_candidate(facts, arch):
+            params = with_accesses(candidate.params, facts)
+            is_other = params not in rejected and (_kept_vectors(params) < least or not _kept_vectors(params))
+            if is_other and (analysis.can_look_up_again or _reads_once(params)):
+                return params, f"inner_persistent: what was chosen first is refused: {params}"
+        return None
+
     def candidates(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, Any]]:
         if analysis.nested:
             return [(way_of(params), params) for params in nested_params(analysis, sizes, alignment_bits, arch)]
@@ -117,6 +133,14 @@ def why_not_in_one_kernel(facts: PersistentFacts, arch: Arch) -> Decline | None:
     if moved / trace.candidates[0].score <= in_several:
         return None
     return Decline(f"{facts.iteration_elems} long rows would use only {blocks} blocks: {further + 1} kernels can use more")
+
+
+MOST_KEPT = BATCHES[-1] + 1
+
+
+def _kept_vectors(params: PersistentParams) -> int:
+    """Return how many vectors of a row a thread keeps in registers."""
+    return params.batches * params.outer_batches if params.storage == "register" else 0
 
 
 def _reads_once(params: Any) -> bool:
