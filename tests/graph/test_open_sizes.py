@@ -211,3 +211,19 @@ def test_an_axis_around_a_strided_one_of_size_1_is_strided(shape: tuple[int, int
         fd.add_output(fd.ops.neg(fd.ops.reshape(x, [size])))
     given = torch.randn(64).as_strided(shape, strides)
     assert torch.equal(fd.execute([given, given.numel()])[0], -given.reshape(-1))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_sizes_of_a_result_are_those_that_open_axes_are_broadcast_to(count: int) -> None:
+    """The sizes of both operands depend on the call, and the first may be 1."""
+    with FusionDefinition() as fd:
+        x, n, o = fd.define_tensor([-1, -1], contiguity=True), fd.define_scalar(DataType.Int), fd.ops
+        y = o.minimum(o.slice(x, [0, 0], [n, n]), o.slice(x, [0, 0], [3, 3]))
+        fd.add_output(o.mean(y, [0]))
+        fd.add_output(o.reshape(y, [-1]))
+        fd.add_output(o.full(y.shape(), 1.0, DataType.Float))
+    x = torch.randn(3, 4)
+    wanted = torch.minimum(x[:count, :count], x[:3, :3])
+    mean, flat, ones = fd.execute([x, count])
+    torch.testing.assert_close(mean, wanted.mean(0))
+    assert torch.equal(flat, wanted.flatten()) and ones.shape == wanted.shape

@@ -121,7 +121,7 @@ def _new_axis(fusion: Fusion, tensors: Sequence[TensorView], axes: Sequence[Iter
     if iterations:
         return fusion.new_axis(_preferred(iterations), IterType.iteration)
     if opened:
-        return fusion.new_axis(_preferred(opened + expanded), IterType.symbolic)
+        return fusion.new_axis(_broadcast_extent(opened + expanded), IterType.symbolic)
     return fusion.new_axis(1, IterType.broadcast, expanded_extent=_preferred(expanded) if expanded else None)
 
 
@@ -131,6 +131,15 @@ def _mismatch(tensors: Sequence[TensorView], axes: Sequence[IterDomain], positio
     tensor, extent = sized[0]
     other, its_extent = next((t, e) for t, e in sized if e.payload != extent.payload)
     return ExtentMismatch(op=op, axis=position, left_tensor=str(tensor), left=extent, right_tensor=str(other), right=its_extent)
+
+
+def _broadcast_extent(extents: Sequence[Sym]) -> Sym:
+    """Return the extent to which open axes are broadcast: the first that is not 1 in the call. A constant among them is not 1."""
+    found = _preferred(extents)
+    for other in extents if not found.is_const else ():
+        if other is not found and expr.lower_bound(found) < 2:
+            found = expr.op(lookup("where").sym_name, (expr.equal(found, 1), other, found), DataType.Int)
+    return found
 
 
 def _preferred(extents: Sequence[Sym]) -> Sym:
