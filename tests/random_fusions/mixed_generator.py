@@ -58,6 +58,8 @@ class Mixed(Everything):
         return self.scalar(self.rng.choice(("Int", "Int", "Int32")), n) if way < 0.7 else n
 
     def cpu_scalar(self) -> Value:
+        there = {given.name for given in self.inputs if isinstance(given, TensorInput) and given.is_cpu}
+        self.cpu = [v for v in self.cpu if v.name in there]  # a step that was given up took its inputs back
         if self.cpu and self.chance(0.5):
             return self.rng.choice(self.cpu)
         name, dtype = f"x{len(self.inputs)}", self.rng.choice(("Float", "Float", "Double", "Int", "BFloat16", "Bool", "ComplexFloat"))

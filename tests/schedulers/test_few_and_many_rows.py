@@ -79,7 +79,7 @@ def test_rows_read_again_by_a_cluster(cluster: int, sizes: tuple[int, ...]) -> N
     assert runtime.program.cluster == (cluster, 1, 1)
 
 
-@pytest.mark.parametrize(("rows", "cluster"), [(1, 8), (10, 8), (60, 2), (100, 1)])
+@pytest.mark.parametrize(("rows", "cluster"), [(9, 8), (10, 8), (60, 2), (100, 1)])
 def test_blocks_share_rows_that_are_read_again_where_rows_are_few(rows: int, cluster: int) -> None:
     with FusionDefinition() as fd:
         fd.add_output(fd.ops.cast(softmax(fd, DataType.BFloat16), DataType.BFloat16))
