@@ -33,6 +33,8 @@ def widest_edges(fd: FusionDefinition, samples: int, channels: int, pixels: int)
         env.update((axis.sym, size) for axis, size in zip(tensor.get_logical_domain(), sizes))
     plan = PlanTable(fd.fusion).plan_for(env, H200)
     assert len(plan.kernels) == 2
+    read = {t for step in plan.kernels for t in step.inputs}
+    assert all(t in read or t in fd.fusion.outputs() for step in plan.kernels for t in step.outputs)
     return [sum(not axis.is_reduction() and not axis.is_broadcast() for axis in t.get_logical_domain()) for t in plan.edges]
 
 

@@ -174,8 +174,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     """torch's decompositions into core ops, and of norms and softmax into arithmetic; ops with a rule in weft are kept."""
     from torch._decomp import core_aten_decompositions, get_decompositions
 
-    from .aten import foreach
-    from .aten.losses import DECOMPOSITIONS
+    from .aten import foreach, groups, losses
 
     if torch.cuda.is_available():
         preload.start()  # a graph is traced, so kernels will be compiled: NVRTC is loaded meanwhile
@@ -197,7 +196,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
         for target in (packet.default, packet.Tensor_Tensor, packet.Tensor_Scalar, packet.Scalar_Tensor):
             if target in table:
                 table[target] = _of_floats(table[target])
-    return table | DECOMPOSITIONS | foreach.decompositions()
+    return table | losses.DECOMPOSITIONS | groups.DECOMPOSITIONS | foreach.decompositions()
 
 
 def _of_floats(decomposition: Callable[..., Any]) -> Callable[..., Any]:

@@ -152,14 +152,17 @@ def _before(graph: Graph, a: Group, b: Group) -> bool:
 
 
 def _repeat(graph: Graph, tensor: TensorView, exprs: list[Expr], leaves: set[TensorView], group: Group) -> None:
+    """Let the readers of `tensor` compute it by `exprs` from `leaves`, and with it what else of these expressions they read: nobody writes what is not read."""
+    made: list[TensorView] = [t for e in exprs for t in e.tensor_outputs]
     for reader in list(graph.readers[tensor]):
         reader.repeated += [e for e in exprs if e not in reader.repeated]
-        reader.reads.discard(tensor)
+        for own in made:
+            reader.reads.discard(own)
+            graph.readers.get(own, set()).discard(reader)
         for leaf in leaves:
             reader.reads.add(leaf)
             graph.readers.setdefault(leaf, set()).add(reader)
-    graph.readers[tensor] = set()
-    group.produced.discard(tensor)
+    group.produced -= {t for t in made if t not in graph.outputs and not graph.readers.get(t)}
     if not any(t in graph.outputs or graph.readers.get(t) for t in group.produced):
         group.is_alive = False
         for leaf in group.reads:
