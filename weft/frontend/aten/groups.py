@@ -16,7 +16,7 @@ from torch._decomp import get_decompositions
 aten = torch.ops.aten
 Tensor = torch.Tensor
 MOST_ELEMS = 1 << 18
-"""Of a group: what the registers of 16 blocks hold of two tensors. Larger groups are read twice in any case, and torch's decomposition then has fewer kernels."""
+"""Of a group: what the registers of 16 blocks hold of two tensors. Larger ones are read twice anyway, and torch's decomposition then has fewer kernels."""
 
 
 def native_group_norm_backward(
