@@ -22,7 +22,10 @@ MOST_ELEMS = 1 << 18
 def native_group_norm_backward(
     grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, n: Any, channels: Any, pixels: Any, groups: int, mask: list[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """Gradients of the input, the weight and the bias, as aten returns them. Large groups, and those without an input's gradient, are decomposed by torch."""
+    """Gradients of the input, the weight and the bias, as aten returns them.
+
+    Large groups, images with channels last, and calls without an input's gradient are left to torch's decomposition.
+    """
     if not _is_taken(x, channels, pixels, groups, mask):
         return _torchs(grad, x, mean, rstd, weight, n, channels, pixels, groups, mask)
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
@@ -42,7 +45,8 @@ def native_group_norm_backward(
 
 def _is_taken(x: Tensor, channels: Any, pixels: Any, groups: int, mask: list[bool]) -> bool:
     are_known = all(isinstance(size, int) for size in (*x.shape, channels, pixels))
-    return mask[0] and are_known and 0 < channels // groups * pixels <= MOST_ELEMS and x.numel() > 0
+    is_short = are_known and 0 < channels // groups * pixels <= MOST_ELEMS and x.numel() > 0
+    return mask[0] and is_short and x.is_contiguous()  # channels last: a group's elements lie in many short runs
 
 
 _torchs: Callable[..., Any] = get_decompositions([aten.native_group_norm_backward])[aten.native_group_norm_backward.default]
