@@ -1,0 +1,157 @@
+"""Bytes that the kernels of torch functions move, against those that they must, without a GPU: forward and backward through torch.compile.
+
+    PYTHONPATH=. python bench/moved.py [OUT.json] [--only TEXT] [--chip H200]
+
+Kernels are chosen for the chip and the real sizes; a stub takes the place of the emulator and launches nothing, so that size costs no time. What must move is
+each input, gradient and output once. A kernel that reads a tensor again from L2, or its rows twice, counts it once. Read first: `FUNCTIONS`, `moved`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import weft  # noqa: F401
+from weft.options import options
+from weft.runtime.engines import BuildReport, EmulatorEngine, LaunchPlan
+
+BF16 = torch.bfloat16
+Function = Callable[..., torch.Tensor]
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def interleaved_rotary(q: torch.Tensor, c: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    even, odd = q[..., ::2], q[..., 1::2]
+    return torch.stack((even * c - odd * s, even * s + odd * c), -1).flatten(-2)
+
+
+def rotary(q: torch.Tensor, c: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    a, b = q.chunk(2, -1)
+    return q * c + torch.cat((-b, a), -1) * s
+
+
+def dice(p: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    p = p.sigmoid()
+    return 1 - (2 * (p * t).sum() + 1) / (p.sum() + t.sum() + 1)
+
+
+def distillation(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.kl_div(x.float().log_softmax(-1), y.float().softmax(-1), reduction="batchmean")
+
+
+def adaptive_norm(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, x.shape[-1:]) * (1 + scale[:, None]) + shift[:, None]
+
+
+def add_norm(x: torch.Tensor, r: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.rms_norm(x + r, x.shape[-1:], w)
+
+
+def group_norm_silu(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.silu(F.group_norm(x, 32, w, b))
+
+
+def group_norm_relu(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.relu(F.group_norm(x, 32, w, b))
+
+
+def norm_of_samples(x: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, x.shape[1:])
+
+
+def gated(x: torch.Tensor) -> torch.Tensor:
+    a, b = x.chunk(2, -1)
+    return F.silu(a) * b
+
+
+def total_softmax(x: torch.Tensor) -> torch.Tensor:
+    return x.flatten().softmax(0)
+
+
+FUNCTIONS: dict[Function, Shapes] = {
+    interleaved_rotary: ((4, 32, 2048, 128), (2048, 64), (2048, 64)), rotary: ((4, 32, 2048, 128), (2048, 128), (2048, 128)),
+    dice: ((16, 1, 512, 512), (16, 1, 512, 512)), distillation: ((2048, 32000), (2048, 32000)),
+    adaptive_norm: ((32, 1024, 1152), (32, 1152), (32, 1152)), add_norm: ((8192, 4096), (8192, 4096), (4096,)),
+    group_norm_silu: ((16, 320, 64, 64), (320,), (320,)), group_norm_relu: ((16, 320, 64, 64), (320,), (320,)),
+    norm_of_samples: ((4, 64, 256, 256),), gated: ((8192, 8192),), total_softmax: ((2048, 4096),),
+}  # fmt: skip
+"""A function, and the shapes of its arguments, all of which have gradients."""
+
+
+class _Stub:
+    """A kernel that counts the bytes of its tensors instead of running."""
+
+    kept = ""
+
+    def __init__(self, name: str, counted: list[tuple[str, int]]) -> None:
+        self.name, self.counted, self.report = name, counted, BuildReport(compile_s=0.0)
+
+    def check_residency(self, *_: Any) -> None:
+        pass
+
+    def launcher(self, plan: LaunchPlan) -> Callable[..., None]:
+        bytes_ = sum(memory.bytes for memory in plan.memory if not memory.workspace)
+        return lambda *_, **__: self.counted.append((self.name, bytes_))
+
+
+@contextmanager
+def counting() -> Iterator[list[tuple[str, int]]]:
+    """Let no kernel run; yield the list of (kernel, bytes of its tensors) of all launches."""
+    counted: list[tuple[str, int]] = []
+    build = EmulatorEngine.build
+    EmulatorEngine.build = lambda self, program, *_, **__: _Stub(program.name, counted)  # type: ignore[assignment, return-value]
+    try:
+        yield counted
+    finally:
+        EmulatorEngine.build = build  # type: ignore[method-assign]
+
+
+def moved(function: Function, shapes: Shapes) -> list[dict[str, Any]]:
+    """Return a row for the forward and one for the backward of a function: bytes that kernels move, bytes that they must, and the kernels."""
+    torch._dynamo.reset()
+    rows = []
+    with counting() as counted, torch.no_grad():
+        given = [torch.zeros(shape, dtype=BF16) for shape in shapes]
+        compiled = torch.compile(function, backend="weft", options={"emulate": True})
+        out = compiled(*given)
+        rows.append(_row(function, "forward", counted, [*given, out]))
+        with torch.enable_grad():
+            leaves = [t.requires_grad_() for t in given]
+            out = compiled(*leaves)
+        counted.clear()
+        gradients = torch.autograd.grad(out, leaves, torch.ones_like(out))
+        rows.append(_row(function, "backward", counted, [*given, out, *gradients]))
+    return rows
+
+
+def _row(function: Function, way: str, counted: list[tuple[str, int]], tensors: list[torch.Tensor]) -> dict[str, Any]:
+    must, done = sum(t.nbytes for t in tensors), sum(bytes_ for _, bytes_ in counted)
+    kernels = [(name, round(bytes_ / 1e6)) for name, bytes_ in counted]
+    return {"case": f"{function.__name__}, {way}", "moved": done, "must": must, "ratio": round(done / must, 3), "kernels": kernels}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("out", nargs="?", default="")
+    parser.add_argument("--only", default="", help="functions whose names contain this")
+    parser.add_argument("--chip", default="H200")
+    given = parser.parse_args()
+    rows = []
+    with options(chip=given.chip):
+        for function, shapes in FUNCTIONS.items():
+            for row in moved(function, shapes) if given.only in function.__name__ else ():
+                rows.append(row)
+                print(f"{row['case']:32s} {row['ratio']:5.2f} of {row['must'] / 1e6:4.0f} MB in {len(row['kernels'])} kernels: {row['kernels']}", flush=True)
+    if given.out:
+        Path(given.out).write_text(json.dumps({"chip": given.chip, "rows": rows}, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
