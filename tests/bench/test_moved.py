@@ -24,6 +24,13 @@ def test_each_tensor_moves_once(function: moved.Function) -> None:
     assert forward["moved"] > 0 and backward["kernels"]
 
 
+def test_the_place_of_the_largest_of_all_is_found_in_one_reading() -> None:
+    with options(chip="H200"), moved.counting() as counted, moved.torch.no_grad():
+        x = moved.torch.zeros(4096, 4096, dtype=moved.BF16)
+        moved.torch.compile(lambda x: x.argmax(), backend="weft", options={"emulate": True})(x)
+    assert len(counted) == 1 and counted[0][1] < 1.01 * x.nbytes
+
+
 def test_a_second_reading_counts() -> None:
     """Rows of samples that nothing keeps are read twice."""
     with options(chip="H200"):

@@ -91,7 +91,9 @@ def extremum_and_place(t: Translation, x: Operand, dim: int, keepdim: bool = Fal
 
 @rule(aten.argmax.default, aten.argmin.default, claims=_has_axes)
 def place_of_extremum(t: Translation, x: Operand, dim: int | None = None, keepdim: bool = False) -> Operand:
-    """The first position of an extremum; without `dim` among all elements in their order."""
+    """The first position of an extremum; without `dim` among all elements in their order, in one reading."""
+    if dim is None and not keepdim:
+        return t.ops.argmax(x) if t.node.target is aten.argmax.default else t.ops.argmin(x)
     if dim is None and t.rank(x) > 1:
         x = t.ops.reshape(x, new_shape=[t.count(x, list(range(t.rank(x))))])
     dim, fold = (dim or 0) % t.rank(x), t.ops.max if t.node.target is aten.argmax.default else t.ops.min
