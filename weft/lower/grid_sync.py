@@ -41,8 +41,6 @@ def insert_grid_sync(kernel: Kernel, state: BuildState) -> Kernel:
         return kernel
     for tensor in tensors:
         kernel.work_buffers.append(WorkBuffer(f"T{tensor.name}", tensor.dtype(), state.buffers[tensor].elems))
-    kernel.work_buffers.append(BARRIER)
-    kernel.cooperative = True
     behind: set[TensorView] = set(tensors)
     first: list[Statement] = []
     later: list[Statement] = []
@@ -59,10 +57,15 @@ def insert_grid_sync(kernel: Kernel, state: BuildState) -> Kernel:
         else:
             first.append(statement)
     names = ", ".join(f"T{t.name}" for t in tensors)
-    meeting = first_thread(kernel, [GridSync(BARRIER, "all blocks")])
-    kernel.body = [*first, Sync(f"{names}: written for other blocks"), meeting, Sync(f"{names}: written by all blocks"), *_joined(later)]
+    kernel.body = [*first, *all_blocks_meet(kernel, f"{names}: written for other blocks", f"{names}: written by all blocks"), *_joined(later)]
     return kernel
 
+
+def all_blocks_meet(kernel: Kernel, before: str, after: str) -> list[Statement]:
+    """Return the statements of a grid-wide barrier, with comments on its two block syncs. The kernel gets the memory and the launch that it needs."""
+    kernel.work_buffers.append(BARRIER)
+    kernel.cooperative = True
+    return [Sync(before), first_thread(kernel, [GridSync(BARRIER, "all blocks")]), Sync(after)]
 
 
 def _joined(statements: list[Statement]) -> list[Statement]:

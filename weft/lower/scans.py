@@ -16,10 +16,9 @@ from ..ir.graph_ops import ScanOp
 from ..ir.values import TensorView
 from .access import op_predicate
 from .contracts import lowering_pass
-from .grid_sync import BARRIER
+from .grid_sync import all_blocks_meet
 from .kernel_ir import Access, Allocate, Block, Buffer, Kernel, Let, Move, Nest, Op, Scan, Statement, WorkBuffer, copied, walk
-from .kernel_sync import GridSync, HandOverTotal, ScanFold, Sync, TakeTotals
-from .stages import first_thread
+from .kernel_sync import HandOverTotal, ScanFold, TakeTotals
 from .state import BuildState
 
 
@@ -97,9 +96,7 @@ def share_scans(kernel: Kernel, state: BuildState) -> Kernel:
         kernel.work_buffers.append(totals)
         meeting.append(HandOverTotal(scan, totals))
         last.append(TakeTotals(scan, totals))
-    kernel.work_buffers.append(BARRIER)
-    kernel.cooperative = True
-    together = [Sync("totals: stored for other blocks"), first_thread(kernel, [GridSync(BARRIER, "all blocks")]), Sync("totals: those of all blocks")]
+    together = all_blocks_meet(kernel, "totals: stored for other blocks", "totals: those of all blocks")
     kernel.body = [first, *meeting, *together, *last, *kernel.body]
     return kernel
 
