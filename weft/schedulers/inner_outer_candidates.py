@@ -250,8 +250,9 @@ class Candidates:
         """Return why not even the largest block has registers for a row and its column sums; None if it has, or if another kernel fits."""
         last = self.last_resort()
         needed = ceil_div(last.batches * last.vector_elems * (self.facts.column_accumulator_bits + int(self.kept_bits)), 32)
-        shared = Candidates(self.facts, self.arch, self.has_tma, self.slack, any_cluster=True) if not self.any_cluster else self
-        if needed <= last.max_registers or len(self.table().batches) or len(shared.table().batches):
+        if needed <= last.max_registers or len(self.table().batches):
+            return None
+        if not self.any_cluster and len(Candidates(self.facts, self.arch, self.has_tma, self.slack, any_cluster=True).table().batches):
             return None
         return Decline(f"a thread would need {needed} registers for its part of a row and its column sums, but has only {last.max_registers}")
 
