@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._decomp import get_decompositions
+
+from .losses import torchs_own
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -27,7 +28,7 @@ def native_group_norm_backward(
     Large groups, images with channels last, and calls without an input's gradient are left to torch's decomposition.
     """
     if not _is_taken(x, channels, pixels, groups, mask):
-        return _torchs(grad, x, mean, rstd, weight, n, channels, pixels, groups, mask)
+        return torchs_own(aten.native_group_norm_backward.default)(grad, x, mean, rstd, weight, n, channels, pixels, groups, mask)
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
     shape = (n, groups, channels // groups, pixels)
     g, v = (t.reshape(shape).to(wide) for t in (grad, x))
@@ -49,6 +50,5 @@ def _is_taken(x: Tensor, channels: Any, pixels: Any, groups: int, mask: list[boo
     return mask[0] and is_short and x.is_contiguous()  # channels last: a group's elements lie in many short runs
 
 
-_torchs: Callable[..., Any] = get_decompositions([aten.native_group_norm_backward])[aten.native_group_norm_backward.default]
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {aten.native_group_norm_backward.default: native_group_norm_backward}
 """Overload -> the same in ops that have rules."""

@@ -29,7 +29,7 @@ def _is_taken(x: Tensor, weight: Tensor | None) -> bool:
 def nll_loss_forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int) -> tuple[Tensor, Tensor]:
     """(loss, total weight) as aten returns them; rows with `ignore_index` are ignored. Class weights and 1-D inputs stay with torch."""
     if not _is_taken(x, weight):
-        return _torchs(aten.nll_loss_forward.default)(x, target, weight, reduction, ignore_index)
+        return torchs_own(aten.nll_loss_forward.default)(x, target, weight, reduction, ignore_index)
     loss = -torch.where(_picked(x, target), x, 0.0).sum(1)
     kept = target != ignore_index
     loss = torch.where(kept, loss, 0.0)
@@ -45,14 +45,15 @@ def nll_loss_backward(
 ) -> Tensor:  # fmt: skip
     """The gradient of the log probabilities: minus the row's gradient at its target, 0 elsewhere."""
     if not _is_taken(x, weight):
-        return _torchs(aten.nll_loss_backward.default)(grad, x, target, weight, reduction, ignore_index, total_weight)
+        return torchs_own(aten.nll_loss_backward.default)(grad, x, target, weight, reduction, ignore_index, total_weight)
     if reduction == REDUCTION_MEAN:
         grad = grad / total_weight
     rows = torch.where(target != ignore_index, -grad, 0.0)
     return torch.where(_picked(x, target), rows.unsqueeze(1), 0.0)
 
 
-def _torchs(target: Any) -> Callable[..., Any]:
+def torchs_own(target: Any) -> Callable[..., Any]:
+    """Return torch's decomposition of an overload."""
     return get_decompositions([target])[target]
 
 

@@ -209,15 +209,14 @@ def _every_few(t: Translation, base: Operand, x: Operand, dim: int, size: Any, f
     wide = t.ops.broadcast(x, is_broadcast_dim=[d == dim + 1 for d in range(len(shape) + 1)])
     if first < step and count * step == size:  # one of each few, over the whole axis: two axes, and views of what comes in and goes out
         folded = t.ops.reshape(base, new_shape=[*shape[: dim + 1], step, *shape[dim + 1 :]])
-        place = t.ops.iota(t.constant(step, torch.int64), t.constant(0, torch.int64), t.constant(1, torch.int64), dtype=t.dtype(torch.int64))
-        is_new = t.ops.broadcast(t.ops.eq(place, first), is_broadcast_dim=[d != dim + 1 for d in range(len(shape) + 1)])
+        is_new = t.ops.broadcast(t.ops.eq(_positions(t, step, 0, 1), first), is_broadcast_dim=[d != dim + 1 for d in range(len(shape) + 1)])
         return t.ops.reshape(t.ops.where(is_new, wide, folded), new_shape=[*shape[:dim], size, *shape[dim + 1 :]])
     wide = t.ops.expand(wide, [*shape[: dim + 1], t.constant(step, torch.int64), *shape[dim + 1 :]])
     spread = t.ops.reshape(wide, new_shape=[*shape[:dim], count * step, *shape[dim + 1 :]])
     over = first + count * step - size
     spread = cut(t, spread, dim, 0, count * step - over) if over > 0 else spread
     spread = t.ops.pad(spread, pad_widths=[0] * (2 * (len(shape) - dim - 1)) + [first, max(-over, 0)])
-    place = t.ops.iota(t.constant(size, torch.int64), t.constant(0, torch.int64), t.constant(1, torch.int64), dtype=t.dtype(torch.int64))
+    place = _positions(t, size, 0, 1)
     is_inside = t.ops.bitwise_and(t.ops.ge(place, first), t.ops.lt(place, first + count * step))
     is_new = t.ops.bitwise_and(t.ops.eq(t.ops.remainder(t.ops.sub(place, first), step), 0), is_inside)
     is_new = t.ops.broadcast(is_new, is_broadcast_dim=[d != dim for d in range(len(shape))])
