@@ -66,7 +66,7 @@ def more_registers(program: KernelProgram, arch: Arch, limit: int | None, spille
     most, roomy = arch.registers_per_thread(threads), 0
     if program.fewest_warps is not None:
         blocks = ceil_div(program.fewest_warps * arch.warp_threads, threads)
-        roomy = arch.registers_per_thread(max(1, blocks) * threads)
+        roomy = arch.registers_per_thread(blocks * threads)
     if spilled > STEP_BYTES and limit < roomy:
         return min(roomy, limit + round_up(ceil_div(spilled, 2 * REGISTER_BYTES), REGISTER_STEP))
     return most if spilled > most_spill_bytes(program) and limit < most else None

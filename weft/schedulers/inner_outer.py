@@ -10,8 +10,8 @@ Read first: `apply_inner_outer`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ..analysis.loop_axes import Obstacle

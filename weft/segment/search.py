@@ -11,8 +11,8 @@ import heapq
 import random
 from collections.abc import Callable
 
-from ..dtypes import StateType
 from ..analysis.op_cost import cost_of
+from ..dtypes import StateType
 from ..ir.values import Expr, PointwiseOp, TensorView
 from .groups import Graph, Group
 
