@@ -191,7 +191,11 @@ def indexed(name: str, dim: int) -> Callable:
 
 
 def collect_others() -> None:
-    """Transposes, lookups and running sums."""
+    """Transposes, lookups and running sums, also those whose rows or columns several blocks share."""
+    for rows, columns, dim in ((1, 100003, 1), (3, 70001, 1), (30011, 3, 0), (8192, 1, 0)):
+        for name in ("cumsum", "cummax"):
+            case(f"shared {name} {rows}x{columns}", along(name, dim), [torch.randn(rows, columns)],
+                 lambda x, name=name, dim=dim: x.cumsum(dim) if name == "cumsum" else x.cummax(dim).values)  # fmt: skip
     for shape, dims in (((523, 641), [1, 0]), ((3, 1023, 1025), [0, 2, 1]), ((700, 9, 4), [2, 1, 0]), ((3, 50, 900), [2, 1, 0])):
         for dtype, data in ((BFLOAT16, torch.bfloat16), (FLOAT, torch.float32)):
             case(f"turned {shape} {data}", turned(dims, dtype), [torch.randn(*shape).to(data)], lambda x, dims=dims: x.permute(dims))
