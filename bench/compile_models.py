@@ -142,7 +142,9 @@ def measure(name: str, which: str, exact: list[torch.Tensor], details: bool) -> 
     for _ in range(4):
         infer()
     row["infer_ms"], row["infer_host_ms"] = median_ms(infer), host_ms(infer)
-    row["infer_kernels"], _, row["infer_own_ms"], _ = kernels_of(infer)
+    row["infer_kernels"], _, row["infer_own_ms"], longest = kernels_of(infer)
+    if details:
+        row["infer_longest"] = longest
     if graphs:
         row["graphs"] = [f"{g.kind}: {g.covered_nodes} of {g.compute_nodes} compute nodes in {len(g.regions)} regions; torch: {g.torch_ops}" for g in graphs]
         row["fallbacks"] = [f"{call.__name__}: {call.fallback_reason}" for g in graphs for _, call in g.regions if call.fallback_reason]
@@ -208,7 +210,7 @@ def rows_of(names: list[str], backends: list[str], out: str, details: bool) -> N
                 row = {"model": name, "backend": which, "problem": f"{type(error).__name__}: {error}"[:600]}
             with open(out, "a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
-            print({key: round(v, 3) if isinstance(v, float) else v for key, v in row.items() if key not in ("longest", "graphs")}, flush=True)
+            print({key: round(v, 3) if isinstance(v, float) else v for key, v in row.items() if key not in ("longest", "infer_longest", "graphs")}, flush=True)
 
 
 def one_process_each(names: list[str], given: argparse.Namespace) -> None:
