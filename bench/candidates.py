@@ -84,9 +84,11 @@ def cases_of(a: argparse.Namespace) -> Iterator[Case]:
 
 
 def case_from_json(found: dict[str, Any]) -> Case:
-    """Return a case of a file. Names of templates are first in the specs of those without kept rows."""
+    """Return a case of a file; without params, they are drawn. Names of templates are first in the specs of those without kept rows."""
     values = found["spec"]
     spec: AnySpec = PlainSpec.from_json(values) if values[0] in plain_definitions.PARAMS else Spec(*values)
+    if "params" not in found:
+        return spec, None
     made = plain_definitions.PARAMS[spec.template] if isinstance(spec, PlainSpec) else InnerOuterParams
     return spec, list(dict.fromkeys(made(*(tuple(v) if isinstance(v, list) else v for v in one)) for one in found["params"]))
 
