@@ -115,7 +115,8 @@ def test_graphs_that_are_recorded_are_kept_and_recorded_again(tmp_path: Path, de
     assert first["right"] and first["autograd_cache_saved"] == 1 and first["kernels"]
     assert second["right"] and second["autograd_cache_hit"] == 1 and second["kernels"] == 0 and second["restored"] == second["calls"] > 2
     assert device == "cpu" or first["recorded"] == second["recorded"] > 0
-    assert plain["right"] and "autograd_cache_hit" not in plain and plain["kernels"] == 0  # another graph, the same kernels
+    assert plain["right"] and "autograd_cache_hit" not in plain
+    assert plain["kernels"] < first["kernels"]  # another graph, the same kernels but those that overwrite what the forward saved
 
 
 def test_a_graph_with_large_constants_is_not_cut_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ class _Translator:
     def _output(self, value: Val, position: int) -> None:
         self._define_constant(value)
         text = self.names.of(value)
-        alias = self.fusion.aliases.get(value)
+        alias = None if value in self.fusion.reuses else self.fusion.aliases.get(value)
         is_first = not any(v is value for v in self.fusion.outputs()[:position])
         if alias is not None and is_first:
             self.body.append(f"fd.add_output({text}, {self.names.of(alias)})")

@@ -67,7 +67,7 @@ def _compiler(*, kind: str, options: BackendOptions, graphs: CudaGraphs | None) 
     from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 
     def compiler(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        run = compile_graph(gm, kind=kind, options=options)
+        run = compile_graph(gm, kind=kind, options=options, may_donate=graphs is None)  # recorded graphs share what is saved
         recording = None if graphs is None else graphs.recording_of(gm, example_inputs, kind)
         stored = StoredGraph(kind, dataclasses.asdict(options), gm, recording, run)
         stored.post_compile()
@@ -92,7 +92,7 @@ def _rebuilt(stored: StoredGraph) -> Callable[[list[Any]], Any]:
     options = BackendOptions(**stored.options)
     if stored.plan is not None:
         return run_plan(stored.plan, stored.graph, options=options)
-    return compile_graph(stored.graph(), kind=stored.kind, options=options)
+    return compile_graph(stored.graph(), kind=stored.kind, options=options, may_donate=False)
 
 
 REBUILD["compile"] = _rebuilt

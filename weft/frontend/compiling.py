@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from .graph_plan import Boxed, GraphPlan, boxed
 from .record import GRAPHS, CompiledGraph, counts, weight
 from .region_call import RegionCall, RegionCalls, plan_of
 from .regions import Region, find_regions, is_cheap
+from .reuse import donated_arguments, find_reuses
 from .rewrites import simplify
 from .structure import digest_of, structure_of
 from .translate import Translated, translate
@@ -35,8 +36,8 @@ from .updates import find_updates, find_written, is_done, parts_of_arguments, wr
 log = logging.getLogger(__name__)
 
 
-def compile_graph(gm: torch.fx.GraphModule, *, kind: str, options: BackendOptions) -> Callable[[list[Any]], Any]:
-    """Return a boxed function (one list of arguments) that runs an aten graph.
+def compile_graph(gm: torch.fx.GraphModule, *, kind: str, options: BackendOptions, may_donate: bool = True) -> Callable[[list[Any]], Any]:
+    """Return a boxed function (one list of arguments) that runs an aten graph. may_donate: a backward may overwrite what the forward saved for it alone.
 
     Errors: those of translation when `options.strict`.
     """
@@ -53,10 +54,12 @@ def compile_graph(gm: torch.fx.GraphModule, *, kind: str, options: BackendOption
     regions, reasons = _regions_of(gm, on_cpu)
     made: dict[Any, tuple[Translated, RegionCalls] | str] = {}
     calls: list[tuple[Region, RegionCall]] = []
+    structures = [structure_of(region) for region in regions]
+    find_reuses(gm.graph, regions, structures, donated_arguments(gm.graph, kind) if may_donate else set())
     for place, region in enumerate(regions):
         if _is_numbers(region):
             continue
-        call = _call_of(region, place, made, options, on_cpu)
+        call = _call_of(region, place, structures[place], made, options, on_cpu)
         if isinstance(call, str):
             reasons.update({n: call for n in region.nodes if counts(n)})
         else:
@@ -90,7 +93,8 @@ def run_plan(plan: GraphPlan, graph: Callable[[], torch.fx.GraphModule], *, opti
     """Return the function of a graph that another process has compiled. graph: returns the graph; needed by calls that are in no cache, and by
     `weft.explain`."""
     known = functools.cache(lambda: _regions_of(found := graph(), is_on_cpu(found.graph))[0])
-    translated = functools.cache(lambda place: translate(known()[place]))
+    reuses = {region.place: region.reuses for region in plan.regions}
+    translated = functools.cache(lambda place: translate(known()[place].reusing(reuses[place])))
     first: dict[str, tuple[int, RegionCalls]] = {}
     record = CompiledGraph(plan.kind, torch_ops=plan.torch_ops, compute_nodes=plan.compute_nodes)
     for region in plan.regions:
@@ -176,14 +180,14 @@ def _is_numbers(region: Region) -> bool:
 
 
 def _call_of(
-    region: Region, place: int, made: dict[Any, tuple[Translated, RegionCalls] | str], options: BackendOptions, on_cpu: bool
+    region: Region, place: int, alone: Hashable, made: dict[Any, tuple[Translated, RegionCalls] | str], options: BackendOptions, on_cpu: bool
 ) -> RegionCall | str:  # fmt: skip
-    """Return the call of a region, or why it stays with torch. Regions of equal structure share a definition."""
+    """Return the call of a region, or why it stays with torch. Regions of equal structure share a definition. alone: the structure without `reuses`."""
     if weight(region) < options.min_ops:
         return f"a region of fewer than {options.min_ops} ops"
     if not region.outputs:
         return "nothing reads it"
-    structure = structure_of(region)
+    structure = alone, region.reused_places
     if structure not in made:
         made[structure] = _defined(region, digest_of(structure, region) if options.cache else "", options)
     found = made[structure]

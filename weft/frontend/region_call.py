@@ -43,7 +43,8 @@ Source = Callable[[], tuple[Region, Translated]]
 class RegionPlan:
     """What a region's calls need when the region itself is not loaded. key: a digest of its structure. place: its number among the regions of the graph.
     weight: compute nodes. device: where it runs if no input decides that. inputs: likenesses of the traced values, for `ahead`; None if there are others than
-    tensors and sizes. told: what a profile shows besides its name: module and source line, and the bytes that it reads and writes at the traced sizes."""
+    tensors and sizes. reuses: (output, input) of `Region.reuses`, by their places. told: what a profile shows besides its name: module and source line, and
+    the bytes that it reads and writes at the traced sizes."""
 
     name: str
     key: str
@@ -51,6 +52,7 @@ class RegionPlan:
     weight: int
     device: torch.device | None
     inputs: tuple[Any, ...] | None
+    reuses: tuple[tuple[int, int], ...] = ()
     told: dict[str, Any] = field(default_factory=dict)
 
 
@@ -60,7 +62,7 @@ def plan_of(region: Region, key: str, place: int, weight: int, *, is_emulated: b
     name = "weft_" + "_".join([n.strip("_") for n in names if n and n != "getitem"][:6])
     told = {"kernel_backend": "weft", "origin": origin_of(region), "bytes": bytes_of(region.inputs) + bytes_of(region.outputs)}
     inputs = likenesses([n.meta.get("val") for n in region.inputs])
-    return RegionPlan(name, key, place, weight, _device_without_inputs(region, is_emulated), inputs, told)
+    return RegionPlan(name, key, place, weight, _device_without_inputs(region, is_emulated), inputs, region.reused_places, told)
 
 
 class RegionCall:

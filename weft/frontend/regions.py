@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.fx import Node
@@ -24,18 +24,29 @@ from .rewrites import CONVOLUTIONS
 @dataclass
 class Region:
     """nodes: in graph order, with the cheap ones they read. inputs: nodes from outside, tensors and symbolic sizes. outputs: nodes that others read. updates:
-    outputs that are written into inputs of the graph, which are inputs of the region, too. waits: readers of these inputs that must run before."""
+    outputs that are written into inputs of the graph, which are inputs of the region, too. waits: readers of these inputs that must run before. reuses: outputs
+    that may have the memory of an input of the region that nothing reads afterwards (`weft.frontend.reuse`)."""
 
     nodes: list[Node]
     inputs: list[Node] = field(default_factory=list)
     outputs: list[Node] = field(default_factory=list)
     updates: dict[Node, Node] = field(default_factory=dict)
     waits: list[Node] = field(default_factory=list)
+    reuses: dict[Node, Node] = field(default_factory=dict)
 
     @property
     def returned(self) -> list[Node]:
         """The outputs that a call returns: those in memory of their own."""
         return [node for node in self.outputs if node not in self.updates]
+
+    @property
+    def reused_places(self) -> tuple[tuple[int, int], ...]:
+        """`reuses`, by the places of an output and an input."""
+        return tuple((self.outputs.index(value), self.inputs.index(spare)) for value, spare in self.reuses.items())
+
+    def reusing(self, places: Iterable[tuple[int, int]]) -> Region:
+        """Return this region with `reuses` by the places of an output and an input."""
+        return replace(self, reuses={self.outputs[output]: self.inputs[spare] for output, spare in places})
 
 
 PRODUCTS = ("mm.default", "mm_dtype", "convolution", "attention", "grouped_mm")

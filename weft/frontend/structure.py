@@ -13,7 +13,7 @@ from .regions import Region
 
 
 def structure_of(region: Region) -> Hashable:
-    """Return the key: nodes by number, targets, arguments, types, sizes and strides; symbols by the order in which they appear."""
+    """Return the key without `reuses`: nodes by number, targets, arguments, types, sizes and strides; symbols by the order in which they appear."""
     numbers: dict[Node, int] = {}
     symbols: dict[str, int] = {}
     inputs = tuple(_value(n.meta.get("val"), symbols) for n in region.inputs)

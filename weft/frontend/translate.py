@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from ..dtypes import DataType
 from ..ir.values import Scalar, TensorView
 from ..ops.build import logical_axes
+from ..runtime.outputs import hazard
 from .aten import Declined, lookup
 from .aten.rules import Translation, hint
 from .regions import Region, is_getitem
@@ -45,9 +46,14 @@ def translate(region: Region) -> Translated:
         _note_sizes(t, region, values)
         for node in region.nodes:
             values[node] = _value(t, node, values)
+        made: dict[Node, TensorView] = {}
         for node in region.outputs:
             updated = region.updates.get(node)
-            fd.add_output(_output(t, node, values[node]), None if updated is None else values[updated])
+            made[node] = _output(t, node, values[node])
+            fd.add_output(made[node], None if updated is None else values[updated])
+        for node, spare in region.reuses.items():
+            if hazard(fd.fusion, values[spare], made[node]) is None:  # type: ignore[arg-type]
+                fd.fusion.reuse_input(made[node], values[spare])  # type: ignore[union-attr]
     return Translated(fd)
 
 

@@ -24,10 +24,10 @@ Unit = Node | int
 
 def find_updates(graph: Graph, regions: list[Region]) -> None:
     """Record in each region which of its outputs it writes into arguments of the graph, and which readers of these must run before."""
-    order = _Order(regions)
+    order = Order(regions)
     for argument, value, others in _candidates(graph):
         at = order.owner.get(value)
-        if at is None or value in regions[at].updates or argument in regions[at].updates.values() or not _is_alike(argument, value):
+        if at is None or value in regions[at].updates or argument in regions[at].updates.values() or not is_alike(argument, value):
             continue
         waits = [node for node in others if order.unit(node) != at]
         if value in regions[at].outputs and not order.is_needed(at, waits):
@@ -39,7 +39,7 @@ def find_updates(graph: Graph, regions: list[Region]) -> None:
 
 def find_written(graph: Graph, regions: list[Region]) -> dict[Node, list[Node]]:
     """Return the calls run by torch that can write directly into an argument of the graph, each with the nodes that must run before."""
-    order = _Order(regions)
+    order = Order(regions)
     for argument, value, others in _candidates(graph):
         if value in order.owner or value.target not in in_place_ops() or value.args[0] is not argument or _shows(argument, value.args[1:]):
             continue
@@ -103,7 +103,7 @@ def write_slice(base: torch.Tensor, values: torch.Tensor, *place: Any) -> torch.
     return base
 
 
-class _Order:
+class Order:
     """The order of execution. owner: the region of a node. waits: dependencies of calls outside of regions, besides their operands."""
 
     def __init__(self, regions: list[Region]) -> None:
@@ -176,7 +176,7 @@ def _shows(argument: Node, others: Any) -> bool:
     return False
 
 
-def _is_alike(argument: Node, value: Node) -> bool:
+def is_alike(argument: Node, value: Node) -> bool:
     """True for tensors of one type, device, known size and layout, without overlapping elements."""
     a, b = argument.meta.get("val"), value.meta.get("val")
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or a.is_complex():
@@ -185,4 +185,4 @@ def _is_alike(argument: Node, value: Node) -> bool:
     return fixed and (a.dtype, a.device, a.shape, a.stride()) == (b.dtype, b.device, b.shape, b.stride())
 
 
-__all__ = ["find_updates", "find_written", "in_place_ops", "is_done", "parts_of_arguments", "write_slice", "writes_back"]
+__all__ = ["Order", "find_updates", "find_written", "in_place_ops", "is_alike", "is_done", "parts_of_arguments", "write_slice", "writes_back"]

@@ -49,6 +49,7 @@ class Fusion(Owner):
         self.names: dict[str, str] = {}  # names of the user's sizes and scalars in texts: "T0.size[0]" -> "i0"
         self.aliases: dict[Val, Val] = {}  # output -> the input that it is written into
         self.hidden_outputs: set[Val] = set()  # aliased outputs that are not returned
+        self.reuses: set[Val] = set()  # aliased outputs that take the input's memory only where that costs nothing; nobody reads the input after the call
         self.shares_results = True  # outputs that rename another result may share its memory, as in nvFuser; else each has its own, in row-major order
         self.shows_inputs = True  # outputs that only rename an input may be views of it; otherwise each has its own memory
         self.detached: set[Val] = set()  # tensors through which no gradient flows
@@ -162,6 +163,11 @@ class Fusion(Owner):
         if not known or alias_input is None and value not in self.aliases:
             self._outputs.append(value)
 
+    def reuse_input(self, output: Val, source: Val) -> None:
+        """Let an output have the memory of an input that nobody reads after the call, where the kernel may write there while it runs; else its own memory."""
+        self.aliases[output] = source
+        self.reuses.add(output)
+
     def replace_output(self, old: Val, new: Val) -> None:
         """Replace the output `old` by `new`, with its alias."""
         outputs = list(self._outputs)
@@ -170,8 +176,8 @@ class Fusion(Owner):
         self._outputs = outputs
         if old in self.aliases:
             self.aliases[new] = self.aliases.pop(old)
-        if old in self.hidden_outputs:
-            self.hidden_outputs = {new if v is old else v for v in self.hidden_outputs}
+        self.hidden_outputs = {new if v is old else v for v in self.hidden_outputs}
+        self.reuses = {new if v is old else v for v in self.reuses}
 
     def inputs(self) -> list[Val]:
         return list(self._inputs)
@@ -286,6 +292,7 @@ class _Cloner:
         target._outputs = [self._value(v) for v in source._outputs]
         target.aliases = {self._value(a): self._value(b) for a, b in source.aliases.items()}
         target.hidden_outputs = {self._value(v) for v in source.hidden_outputs}
+        target.reuses = {self._value(v) for v in source.reuses}
         target.shares_results, target.shows_inputs = source.shares_results, source.shows_inputs
         for value, (sources, rule) in source.own_gradients.items():
             if value in self.map and all(v in self.map for v in sources):

@@ -188,7 +188,7 @@ def boundary_text(fusion: Fusion) -> str:
     lines = ["Inputs:", *(f"  {v}" for v in fusion.inputs()), "Outputs:"]
     for value in fusion.outputs():
         alias = fusion.aliases.get(value)
-        into = "" if alias is None else f" written into T{alias.name}{' and not returned' if value in fusion.hidden_outputs else ''}"
+        into = "" if alias is None or value in fusion.reuses else f" written into T{alias.name}{' and not returned' if value in fusion.hidden_outputs else ''}"
         lines.append(f"  {value}{into}")
     return "\n".join(lines) + "\n"
 

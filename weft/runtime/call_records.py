@@ -205,7 +205,7 @@ def _record_of_run(caller: Any, run: Any, runtimes: Sequence[Any], plans: Sequen
     if parts is None:
         raise NoRecord("its function is wrapped")
     record = _Record(tuple(caller._kinds), {name: getattr(parts, name) for name in _PARTS}, {}, {}, {}, [], 0)
-    record.writes = any(alias is not None for alias in caller.shared.outputs.alias)
+    record.writes = bool(caller.shared.outputs.written)
     for name, value in parts.constants.items():
         if name == "take":
             record.random_ops = caller.shared.random_ops

@@ -121,7 +121,8 @@ class _CallWriter:
 
     def _in_place(self) -> list[bool]:
         """Return for each buffer whether its kernel may write directly into an input's memory. Not if a later step reads the input, because all steps see its
-        old values."""
+        old values. Memory that nobody asked to be written (`OutputPlan.reuses`) is written by the last step only, so that a call that fails earlier can be
+        made again."""
         out = [False] * len(self.sizes.buffers)
         taken = {source for _, source in self.outputs.copies}  # copied with its old values
         runtimes = iter(zip(self.sizes.kernels, self.kernels))
@@ -134,6 +135,8 @@ class _CallWriter:
                 alias = self.outputs.alias[buffer] if buffer < len(self.outputs.alias) else None
                 if alias is None or alias in taken or input_name(self.inputs[alias]) in read_later:
                     continue
+                if buffer in self.outputs.reuses and number + 1 < len(self.sizes.plan.steps):
+                    continue
                 if place in kernel.program.in_place and place not in kernel.part.hazards and self._is_like(buffer, alias):
                     taken.add(alias)
                     out[buffer] = True
@@ -144,9 +147,9 @@ class _CallWriter:
         return self.sizes.layouts[buffer].is_like(tensor.sizes, tensor.strides)
 
     def _overlap_test(self, in_place: Sequence[bool]) -> str:
-        """Return the condition that a written input overlaps another input."""
+        """Return the condition that a written input overlaps another input; one that is only reused is known to overlap none."""
         parts = []
-        written = [alias for alias, ok in zip(self.outputs.alias, in_place) if ok]
+        written = [alias for n, (alias, ok) in enumerate(zip(self.outputs.alias, in_place)) if ok and n not in self.outputs.reuses]
         for alias in written:
             size = self.input_bytes(alias)  # type: ignore[arg-type]
             for other in self.sizes.bound.tensors:
@@ -172,10 +175,14 @@ class _CallWriter:
         self._write_steps(parts, in_place)
         self._share_work(parts)
         parts.after += self._copies_back(parts, in_place)
-        parts.returned = [f"a{index}" if kind == "input" else f"o{index}" for kind, index in self.outputs.returned]
+        parts.returned = [f"a{index}" if kind == "input" else self._result(index, in_place) for kind, index in self.outputs.returned]
         if self.engine.device is not None:
             parts.constants.update(stream=engines.stream_reader(self.engine.device), device=self.engine.device)
         return warm_path.write_run(parts)
+
+    def _result(self, buffer: int, in_place: Sequence[bool]) -> str:
+        """The variable of a computed output."""
+        return f"a{self.outputs.alias[buffer]}" if in_place[buffer] else f"o{buffer}"
 
     def _write_steps(self, parts: warm_path.RunParts, in_place: Sequence[bool]) -> None:
         """Write the steps. Intermediates that only kernels read share one piece of memory; others are tensors that are freed after their last reader."""
@@ -284,7 +291,7 @@ class _CallWriter:
         kept = [source for _, source in copies if source in overwritten]
         lines = [f"c{source} = a{source}.detach().clone()" for source in dict.fromkeys(kept)]
         lines += [f"a{to}.detach().copy_({'c' if source in kept else 'a'}{source})" for to, source in copies]
-        pairs = list(enumerate(zip(self.outputs.alias, in_place)))
+        pairs = [(n, pair) for n, pair in enumerate(zip(self.outputs.alias, in_place)) if n not in self.outputs.reuses]
         written = [alias for _, (alias, ok) in pairs if alias is not None and ok]
         if written:
             parts.constants["was_written"] = gradient_check.was_written

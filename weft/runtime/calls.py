@@ -88,8 +88,7 @@ class Caller(ABC):
         self._last: list[tuple[Any, ...]] = [()]
         self.watcher: Callable[..., None] | None = None
         self._kinds = [self._kind(index, value) for index, value in enumerate(shared.fusion.inputs())]
-        writes = self.shared.outputs.copies or any(source is not None for source in self.shared.outputs.alias)
-        self._settings: Callable[[], Any] = settings_and_order if shared.has_scatters else settings_and_gradients if writes else in_block
+        self._settings: Callable[[], Any] = settings_and_order if shared.has_scatters else settings_and_gradients if shared.outputs.written else in_block
         constants = {
             "last": self._last, "find": self._table.get, "cold": self._cold, "checked": self._checked, "settings": self._settings, "profiling": profile.active,
             "records_gradients": torch.is_grad_enabled,

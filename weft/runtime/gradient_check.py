@@ -65,7 +65,7 @@ def check(caller: Definition, values: Sequence[Any]) -> None:
     requiring = [i for i, (v, _) in enumerate(zip(values, caller.shown)) if isinstance(v, torch.Tensor) and v.requires_grad]
     if not requiring:
         return
-    written = {i for i in caller.shared.outputs.alias if i is not None} | {to for to, _ in caller.shared.outputs.copies}
+    written = caller.shared.outputs.written
     for index in requiring:
         if index in written:
             raise WrittenWithGradient(index=index, value=caller.shown[index])

@@ -153,7 +153,7 @@ class OutputPlan:
 
     computed: the tensors that a kernel writes, each once. alias: per computed tensor, the position of the input whose buffer it is written into, or None.
     returned: per returned output, ("input", position) or ("computed", index into `computed`). copies: (to, from) inputs, for an input that is copied into
-    another one.
+    another one. reuses: positions in `computed` of outputs that need not be written into their input (`Fusion.reuses`).
     """
 
     def __init__(self, fusion: Fusion) -> None:
@@ -162,6 +162,7 @@ class OutputPlan:
         self.alias: list[int | None] = []
         self.returned: list[tuple[str, int]] = []
         self.copies: list[tuple[int, int]] = []
+        self.reuses: set[int] = set()
         places: dict[Val, int] = {}
         for value in fusion.outputs():
             target = fusion.aliases.get(value)
@@ -176,12 +177,20 @@ class OutputPlan:
                     self.alias.append(None if target is None else inputs[target])
                     _refuse_cpu_result(fusion, value)
                 index = places[value]
-                entry = ("computed", index) if target is None else ("input", inputs[target])
+                if value in fusion.reuses:
+                    self.reuses.add(index)
+                entry = ("computed", index) if target is None or value in fusion.reuses else ("input", inputs[target])
             else:
                 raise NotAKernel(name=f"output {value}", detail="it is a scalar", remedy="make it a tensor with full(), or compute it in Python")
             if value not in fusion.hidden_outputs:
                 self.returned.append(entry)
         self.copies = list(dict.fromkeys(self.copies))
+
+    @property
+    def written(self) -> set[int]:
+        """Positions of the inputs whose new values the caller asked for."""
+        wanted = {source for place, source in enumerate(self.alias) if source is not None and place not in self.reuses}
+        return wanted | {to for to, _ in self.copies}
 
 
 def return_old_values(fusion: Fusion) -> None:

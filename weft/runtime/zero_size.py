@@ -72,6 +72,7 @@ def without_empty_tensors(fusion: Fusion, outputs: list[TensorView], is_zero: Is
     for old, new in images.items():
         if old in fusion.aliases:
             fusion.aliases[new] = fusion.aliases.pop(old)
+            fusion.reuses |= {new} if old in fusion.reuses else set()
     fusion._outputs = list(dict.fromkeys(v for v in left if v is not None))
     for expr in fusion.tensor_exprs():
         if isinstance(expr, SqueezeOp):
@@ -80,7 +81,7 @@ def without_empty_tensors(fusion: Fusion, outputs: list[TensorView], is_zero: Is
         if tensor in without_value:
             raise without_value[tensor]
     fusion.aliases = {out: source for out, source in fusion.aliases.items() if out in fusion._outputs}
-    fusion.hidden_outputs = set()
+    fusion.hidden_outputs, fusion.reuses = set(), fusion.reuses & set(fusion.aliases)
     return left
 
 

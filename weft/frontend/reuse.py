@@ -1,0 +1,134 @@
+"""Results of regions that take over the memory of a tensor that nothing reads afterwards.
+
+A gradient often has the size of a tensor that only its own kernel still reads: the logits of a loss, the halves of a gated activation. Written into that
+memory, it needs none of its own, and the peak of a training step is lower by its size. Such memory is the graph's own: results of regions and of products,
+and what the forward saved for this backward alone (donated buffers, as AOTAutograd calls them). Whether the kernel may write there while it runs, the
+definition decides (`Fusion.reuse_input`). Read first: `find_reuses`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Hashable, Sequence, Set
+
+import torch
+from torch._guards import TracingContext
+from torch.fx import Graph, Node
+
+from .regions import PRODUCTS, Region, is_cheap
+from .updates import Order, in_place_ops, is_alike
+
+SHARING = ("_unsafe_view", "_reshape_alias", "lift", "lift_fresh", "alias", "detach")
+"""Names of ops whose results may share memory with an operand, which their schemas do not say."""
+
+
+def find_reuses(graph: Graph, regions: list[Region], structures: Sequence[Hashable], donated: Set[Node]) -> None:
+    """Record in each region which of its results may have the memory of which of its inputs (`Region.reuses`), and which readers of these must run before.
+
+    Regions of one structure all reuse the same, so that equal layers share a kernel. donated: arguments that only this graph reads.
+    """
+    spare = _Spare(graph, regions, donated)
+    for at in range(len(regions)):
+        spare.offer(at)
+    common: dict[Hashable, set[tuple[int, int]]] = {}
+    for region, structure in zip(regions, structures):
+        places = set(region.reused_places)
+        common[structure] = common.get(structure, places) & places
+    for region, structure in zip(regions, structures):
+        region.reuses = region.reusing(sorted(common[structure])).reuses
+
+
+class _Spare:
+    """The tensors of a graph whose memory may be reused, and which are taken."""
+
+    def __init__(self, graph: Graph, regions: list[Region], donated: Set[Node]) -> None:
+        self.regions, self.donated = regions, donated
+        self.order = Order(regions)
+        self.results = set(graph.output_node().all_input_nodes)
+        self.written = {value for region in regions for value in region.updates}
+        self.taken: set[Node] = set()
+
+    def offer(self, at: int) -> None:
+        """Find memory for the results of a region."""
+        region = self.regions[at]
+        for value in region.returned:
+            spare = next((node for node in region.inputs if self._is_spare(node, at, value)), None)
+            if spare is not None:
+                region.reuses[value] = spare
+                region.waits += [reader for reader in self._readers(spare) or () if self.order.unit(reader) != at]
+                self.taken.add(spare)
+
+    def _is_spare(self, node: Node, at: int, value: Node) -> bool:
+        if node in self.taken or not self._is_own(node) or not is_alike(node, value):
+            return False
+        readers = self._readers(node)
+        if readers is None or any(_base(other) is node for other in self.regions[at].inputs if other is not node):
+            return False
+        return not self.order.is_needed(at, [reader for reader in readers if self.order.unit(reader) != at])
+
+    def _is_own(self, node: Node) -> bool:
+        """True for tensors in memory that belongs to the graph, and to no other tensor."""
+        return node not in self.written and (node in self.donated or _makes_new_results(node) and (node in self.order.owner or _is_product(node)))
+
+    def _readers(self, node: Node) -> list[Node] | None:
+        """Return the calls that read a tensor, also through views; None if a result of the graph or of an unknown op may be a view of it."""
+        out: dict[Node, None] = {}
+        stack = [node]
+        while stack:
+            read = stack.pop()
+            if read in self.results:
+                return None
+            for user in read.users:
+                if is_cheap(user):
+                    stack.append(user)
+                elif user in self.order.owner or _makes_new_results(user):
+                    out[user] = None
+                else:
+                    return None
+        return list(out)
+
+
+def donated_arguments(graph: Graph, kind: str) -> set[Node]:
+    """Return the arguments of a backward graph that nobody reads after it: saved tensors that share memory with nothing that a user has, or with each other."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None and kind == "backward" else None
+    places = set(getattr(metadata, "bw_donated_idxs", None) or ())
+    arguments = [node for node in graph.nodes if node.op == "placeholder"]
+    storages = {node: _storage(node) for node in arguments}
+    counts = Counter(storages.values())
+    return {node for place, node in enumerate(arguments) if place in places and storages[node] is not None and counts[storages[node]] == 1}
+
+
+def _storage(node: Node) -> int | None:
+    value = node.meta.get("val")
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) and value.layout is torch.strided else None
+
+
+def _is_product(node: Node) -> bool:
+    """True for results of matrix products, convolutions and attention."""
+    return any(word in str(_source(node).target) for word in PRODUCTS)
+
+
+def _source(node: Node) -> Node:
+    """The call that makes a value, which may be one of several that it makes."""
+    return node.args[0] if node.target is operator.getitem else node  # type: ignore[return-value]
+
+
+def _makes_new_results(node: Node) -> bool:
+    """True for ops of torch whose results share no memory with their operands, and which change none."""
+    target = _source(node).target
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims") or target in in_place_ops():
+        return False
+    schema = target._schema
+    return not schema.is_mutable and all(made.alias_info is None for made in schema.returns) and schema.name.partition("::")[2] not in SHARING
+
+
+def _base(node: Node) -> Node:
+    """The tensor that a view shows."""
+    while node.op == "call_function" and is_cheap(node) and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
+
+
+__all__ = ["donated_arguments", "find_reuses"]
