@@ -99,7 +99,24 @@ def test_what_lies_along_rows_and_columns_is_read_beside(forced: Any) -> None:
         fd.add_output(fd.ops.max(f, [0]))
     given = [numbers(BF16, 50, 197), numbers(BF16, 197), numbers(BF16, 197), numbers(DataType.Float, 50, 1)]
     with options(check="races"):
-        assert isinstance(checked(fd, given).proposal.params, InnerOuterParams)
+        runtime = checked(fd, given)
+    assert isinstance(runtime.proposal.params, InnerOuterParams)
+    assert lines_of_lanes(runtime.program.text) and not [line for line in lines_of_lanes(runtime.program.text) if "if (" in line]
+
+
+def lines_of_lanes(text: str) -> list[str]:
+    """The lines of the loops over the eight elements of a vector: what lies along the columns is read under the test of the vector, around the loop."""
+    out: list[str] = []
+    depth = None
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if depth is not None and indent <= depth:
+            depth = None
+        if depth is not None:
+            out.append(line)
+        elif "< 8; ++" in line:
+            depth = indent
+    return out
 
 
 @pytest.mark.parametrize("shape", [(8191, 8191), (7000, 6004)], ids=str)

@@ -5,13 +5,14 @@ Read first: `touched`, `crosses_threads`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ..expr import ONE
 from ..ir.enums import BLOCK_TYPES, MemoryType
 from ..ir.values import TensorView
 from ..schedule.inline import consumer_axis
-from .kernel_ir import Access, BulkCopy, Kernel, Op, Reduce, Statement, walk
+from .kernel_ir import Access, Buffer, BulkCopy, Kernel, Move, Op, Reduce, Repack, Statement, walk
+from .kernel_sync import Arrive, InitBarrier, ReleaseStage, WaitStage
 from .state import BuildState
 
 
@@ -39,6 +40,21 @@ def touched(statement: Statement) -> tuple[set[TensorView], set[TensorView]]:
             reads |= {o.buffer.tensor for o in inner.operands if isinstance(o, Access) and half != "take"}
             writes |= {o.buffer.tensor for o in inner.outputs if half != "hand over"}
     return reads, writes
+
+
+def buffers_of(s: Statement) -> Iterator[Buffer]:
+    """The buffers that a statement uses, without those of kernel parameters."""
+    if isinstance(s, Op):
+        places = [p for p in (*s.outputs, *s.operands) if isinstance(p, Access)]
+        yield from (p.buffer for p in places if p.buffer.memory is not MemoryType.global_)
+    elif isinstance(s, Move):
+        yield from (s.target, s.source)
+    elif isinstance(s, Repack):
+        yield s.buffer
+    elif isinstance(s, InitBarrier):
+        yield s.barrier
+    elif isinstance(s, (Arrive, WaitStage, ReleaseStage)):
+        yield s.barrier.buffer
 
 
 def is_writer(statement: Statement, tensors: Iterable[TensorView]) -> bool:

@@ -10,7 +10,7 @@ from ..expr import FALSE, ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, conju
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.values import LoadStoreOp, TensorView
 from .contracts import lowering_pass
-from .hazards import crosses_threads, managed
+from .hazards import buffers_of, crosses_threads, managed
 from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Nest, Op, Reduce, Repack, Statement, WorkBuffer, is_collective, walk
 from .kernel_sync import Sync
 from .reduction_form import reduction_form
@@ -231,7 +231,8 @@ def place_shared_memory(kernel: Kernel, state: BuildState) -> Kernel:
 def group_predicates(kernel: Kernel, state: BuildState) -> Kernel:
     """Turn predicates of ops into `If`s, each around all neighbouring statements with that predicate; drop statements that never run.
 
-    Before: predicates hang on ops.  After: only collective ops carry one (they run in all threads); an If stands outside every loop that it does not depend on.
+    Before: predicates hang on ops.  After: only collective ops carry one (they run in all threads); an If stands outside every loop that it does not depend on,
+    and an op whose result is needed in one If only is in that If.
     Here because: collectives and barriers are placed, and must stay outside of any If.
     """
     kernel.body = _group(kernel.body)
@@ -240,6 +241,7 @@ def group_predicates(kernel: Kernel, state: BuildState) -> Kernel:
 
 def _group(body: list[Statement]) -> list[Statement]:
     out: list[Statement] = []
+    _predicate_like_readers(body)
     for statement in body:
         guarded = _guarded(statement)
         for piece in guarded:
@@ -249,6 +251,35 @@ def _group(body: list[Statement]) -> list[Statement]:
             else:
                 out.append(piece)
     return _pull_allocations(out)
+
+
+def _predicate_like_readers(body: list[Statement]) -> None:
+    """Give an op in registers the predicate of its readers where that is one and implies the op's own: otherwise two Ifs stand where one is enough.
+
+        if (c) b = f(a);  if (r && c) d = g(b);      if (r && c) { b = f(a);  d = g(b); }
+
+    Only ops stand between it and its readers, so that no name of their predicate is defined there.
+    """
+    readers: dict[Buffer, list[Op]] = {s.buffer: [] for s in body if isinstance(s, Allocate)}
+    run_of: dict[Op, int] = {}  # number of other statements before
+    others = 0
+    for s in body:
+        if type(s) is Op:
+            run_of[s] = others
+            for buffer in {o.buffer for o in s.operands if isinstance(o, Access)} & readers.keys():
+                readers[buffer].append(s)
+        elif not isinstance(s, Allocate):
+            others += 1
+            for inner in walk([s]):
+                for buffer in buffers_of(inner):
+                    readers.pop(buffer, None)
+    for s in reversed(run_of):
+        if s.predicate is TRUE or not all(o.buffer in readers for o in s.outputs):
+            continue
+        found = [reader for o in s.outputs for reader in readers[o.buffer]]
+        wanted = {reader.predicate for reader in found}
+        if len(wanted) == 1 and {run_of[reader] for reader in found} == {run_of[s]} and set(conjuncts(s.predicate)) <= set(conjuncts(*wanted)):
+            (s.predicate,) = wanted
 
 
 def _guarded(statement: Statement) -> list[Statement]:

@@ -7,7 +7,7 @@ Read first: `verify`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ..errors import InternalError
@@ -18,10 +18,10 @@ from ..ir.graph_ops import At, LookupOp, ScatterStoreOp
 from ..ir.values import TensorView
 from .blocks import row_variable
 from .state import BuildState
-from .hazards import crosses_threads
+from .hazards import buffers_of, crosses_threads
 from .feeds import Feed
 from .kernel_ir import (
-    Access, Allocate, Block, Branch, Buffer, BulkCopy, If, Kernel, Let, LetRowEnd, Loop, Masked, Move, Nest, Op, Reduce, Repack, Scan, Statement,
+    Access, Allocate, Block, Branch, Buffer, BulkCopy, If, Kernel, Let, LetRowEnd, Loop, Masked, Nest, Op, Reduce, Scan, Statement,
     Unswitched, expressions_of, is_collective, is_host_variable, walk,
 )  # fmt: skip
 from .kernel_sync import Arrive, DeclareFlag, ElectedThread, InitBarrier, OneThread, ReleaseStage, Role, Roles, Sync, WaitCopies, WaitStage
@@ -94,7 +94,7 @@ def _names_of(body: list[Statement], scope: _Scope, free: set[str]) -> _Scope:
             known = replace(scope, variables=scope.variables | {row_variable(s.expr.outputs[0])})  # type: ignore[arg-type]
         for value in expressions_of(s):
             _check_variables(value, s, known, free)
-        for buffer in _buffers(s):
+        for buffer in buffers_of(s):
             if buffer not in scope.buffers:
                 raise RuleBroken(f"{buffer.name} is used before it is declared, by {_shown(s)}")
         if isinstance(s, Allocate):
@@ -129,21 +129,6 @@ def _check_variables(value: Sym, s: Statement, scope: _Scope, free: set[str]) ->
         if v.dtype.is_bool and name in scope.flags or any(str(d.payload) == name for d in scope.variables):
             continue
         raise RuleBroken(f"{name} is used where it is not defined, by {_shown(s)}")
-
-
-def _buffers(s: Statement) -> Iterator[Buffer]:
-    """The buffers that a statement uses, without those of kernel parameters."""
-    if isinstance(s, Op):
-        places = [p for p in (*s.outputs, *s.operands) if isinstance(p, Access)]
-        yield from (p.buffer for p in places if p.buffer.memory is not MemoryType.global_)
-    elif isinstance(s, Move):
-        yield from (s.target, s.source)
-    elif isinstance(s, Repack):
-        yield s.buffer
-    elif isinstance(s, InitBarrier):
-        yield s.barrier
-    elif isinstance(s, (Arrive, WaitStage, ReleaseStage)):
-        yield s.barrier.buffer
 
 
 def _shown(s: Statement) -> str:
