@@ -10,6 +10,7 @@ from quick import LINES_OF_A_MILLISECOND, lines_run
 from weft.arch import A100, B200, H100, H200, MAX_BLOCK_Z, MAX_GRID
 from weft.schedulers.facts import PersistentFacts
 from weft.schedulers.persistent_heuristic import choose, choose_with_trace, every_candidate
+from weft.schedulers.cost.parts import LOOP_REGISTERS, THREAD_REGISTERS
 from weft.schedulers.persistent_params import Candidate, PersistentParams
 
 CHIPS = (A100, H100, H200, B200)
@@ -85,9 +86,24 @@ def test_rows_beyond_all_registers_are_read_again():
         assert params.storage == "reread" and params.batches == 0 and params.bdimx >= 256
 
 
+def test_rows_that_are_read_again_have_registers_for_what_they_load():
+    """Words loaded before the first use, and those of any loop: a kernel with fewer spills them."""
+    for make in (rms_norm, layer_norm, softmax):
+        facts = make(64, 1 << 21)
+        params = choose(facts, H200)
+        loaded = params.unroll * params.vector_elems * facts.input_bits // 32
+        assert params.storage == "reread" and params.max_registers >= loaded + THREAD_REGISTERS + LOOP_REGISTERS
+        assert params.max_registers % 8 == 0 and H200.blocks_per_sm(params.bdimx, params.max_registers) >= 1
+
+
+def test_blocks_share_rows_that_are_read_again_as_clusters_fit():
+    """14 clusters of eight blocks surely run at once: two of 16 would run alone, which takes longer than 16 clusters of four."""
+    assert [choose(softmax(rows, 3_000_000), H200).cluster_blocks for rows in (1, 14, 16, 28, 33, 66, 67)] == [8, 8, 4, 8, 8, 2, 1]
+
+
 def test_shared_memory_keeps_rows_that_no_cluster_takes():
     """A grid has at most 65535 blocks along the axis of clusters."""
-    params = choose(layer_norm(100_000, 100_000), H200)
+    params = choose(layer_norm(100_000, 113_000), H200)
     assert params.storage == "shared" and params.cluster_blocks == 1 and params.batches == 0
     assert choose(layer_norm(100_000, 200_000), H200).storage == "reread"
 

@@ -162,8 +162,8 @@ class PersistentFacts(RowShape):
     first, selects the rows of an input. has_scale_tiles: block scales are stored in tiles of rows and columns. still_axes: number of innermost loops that some
     input does not depend on, although it depends on others of their run (a weight per channel of a group); the last of `runs` is then these loops, and vectors
     do not cross their end. 0: none, or vectors would be too narrow. nested_sums, nested_bits: number of reductions over only the innermost loops of a row,
-    whose results are outputs, and bits of one result of each. passes: passes over the row. recompute_instructions, recompute_has_exact_exp: what projection
-    recomputes, per element; has_exact_exp as in `OpCost`.
+    whose results are outputs, and bits of one result of each. passes: passes over the row; folded_passes: the same if dependent reductions are combined.
+    recompute_instructions, recompute_has_exact_exp: what projection recomputes, per element; has_exact_exp as in `OpCost`.
     """
 
     iteration_elems: int
@@ -201,6 +201,7 @@ class PersistentFacts(RowShape):
     has_scale_tiles: bool = False
     nested_sums: int = 0
     nested_bits: int = 0
+    folded_passes: int = 2
 
 
 # ---------------------------------------------------------------- from a fusion
@@ -534,8 +535,8 @@ class PersistentAnalysis(RowAnalysis):
     def __init__(self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, buffers: PersistentBuffers, nested: tuple[Expr, ...] = ()) -> None:
         super().__init__(fusion, axes, shape, buffers, nested)
         self.still_axes = self._still_axes()
-        self.reads_twice = False
-        """True if two passes are enough: one for all reductions, and one for their uses. For schedulers that do not keep what was read."""
+        self.folded_passes = buffers.passes
+        """Passes if dependent reductions are combined, as for rows and columns that each pass reads again; the scheduler counts them."""
         self.can_look_up_again = True
         """False if passes with separate lookups would have no common tensor that joins their loops, see `loops_stay_joined`."""
 
@@ -579,6 +580,7 @@ class PersistentAnalysis(RowAnalysis):
             recompute_instructions=buffers.recomputed.instructions,
             recompute_has_exact_exp=buffers.recomputed.has_exact_exp,
             passes=buffers.passes,
+            folded_passes=self.folded_passes,
             nested_sums=len(self.nested),
             nested_bits=sum(e.tensor_outputs[0].dtype().bits for e in self.nested),
             **self.shared_facts(env, alignment_bits, extents, max_access_bits),

@@ -32,9 +32,12 @@ from .nested_rows import choose_nested, nested_params, why_not_worth
 from .persistent_heuristic import choose_with_trace, every_candidate
 from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
 from .register_rows import CLUSTER_BLOCK_THREADS
-from .row_passes import NOT_JOINED, Passes, in_fewer_passes, keep_elsewhere, loops_stay_joined
+from .row_passes import NOT_JOINED, Passes, folded_passes, in_fewer_passes, keep_elsewhere, loops_stay_joined
 from .row_ways import choose_rows, way_candidates, way_of
-from .limits import BATCHES, LAUNCH_BYTES
+from .limits import BATCHES
+from .several_kernels import several_ns, why_several
+from .streamed_rows import StreamedRows
+from .cost.passing import passing_ns
 from .rows import Rows, Template, canonical_rows, names_in_vectors, peel_of, phase_of_rows, positions, split_axis, whole_warps
 
 
@@ -54,6 +57,7 @@ class InnerPersistent(Scheduler):
         if not found.shape.is_inner:
             return Decline("the innermost axis is not reduced, and this template needs rows that are contiguous in memory")
         found.can_look_up_again = loops_stay_joined(fusion, found)
+        found.folded_passes = folded_passes(fusion, found)
         if found.nested and (found.needs_vectors or not found.can_look_up_again or reads_under_a_mask(found)):
             return Decline("parts of a row are reduced on their own: not possible with lookups, masks of positions, or outputs stored in blocks or whole bytes")
         return found
@@ -117,22 +121,16 @@ class InnerPersistent(Scheduler):
 
 
 def why_not_in_one_kernel(facts: PersistentFacts, arch: Arch) -> Decline | None:
-    """Return why several kernels, one for each reduction and one for the rest, are better than one whose passes read few long rows again.
-
-    They are where that one gives less than half of the multiprocessors a block, and is predicted to take longer than several at the speed of memory.
-    """
-    if 2 * facts.iteration_elems > arch.sm_count or facts.block_elems:
+    """Return why several kernels are better than one whose passes read few long rows again."""
+    if facts.iteration_elems >= arch.sm_count or facts.block_elems:
         return None
-    params, trace = choose_with_trace(facts, arch)
-    blocks = facts.iteration_elems * params.cluster_blocks
-    if params.storage != "reread" or 2 * blocks > arch.sm_count:
+    params = choose_with_trace(facts, arch)[0]
+    if params.storage != "reread":
         return None
-    further = max(1, facts.passes - 1)
-    moved = facts.total_elems * (facts.input_bits + facts.output_bits) / 8
-    in_several = moved + further * (facts.total_elems * facts.input_bits / 8 + LAUNCH_BYTES)
-    if moved / trace.candidates[0].score <= in_several:
-        return None
-    return Decline(f"{facts.iteration_elems} long rows would use only {blocks} blocks: {further + 1} kernels can use more")
+    work = StreamedRows(facts, arch).work_of(params)
+    moved = facts.total_elems * (facts.folded_passes * facts.input_bits + facts.output_bits) / 8
+    others_ns = several_ns(work, moved, facts.folded_passes, arch)
+    return why_several(float(passing_ns(work, arch)), others_ns, f"{facts.iteration_elems} long rows")
 
 
 MOST_KEPT = BATCHES[-1] + 1

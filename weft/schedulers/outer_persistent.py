@@ -25,12 +25,14 @@ from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with
 from .kept_columns import COLUMN_REGISTERS, KEPT_REGISTERS, OuterParams, columns_in_registers, kept_candidates
 from .persistent_params import RowsOf
 from .reduction import columns_and_rest, schedule_outer
-from .cost.parts import rereads_from_memory
-from .row_passes import NOT_JOINED, Passes, later_uses, load_again, loops_stay_joined, passes_with_moments, separate_reads
+from .cost.parts import clusters_at_once, rereads_from_memory
+from .cost.passing import unevenness
+from .row_passes import NOT_JOINED, Passes, folded_passes, later_uses, load_again, loops_stay_joined, separate_reads
+from .several_kernels import start_ns, why_several
 from .rows import Template, arrange, arrange_axes, class_order, merge_axes_at, merge_run, positions, split_axis
 from .turned import LANES_ALONG_COLUMNS, TURNED_THREADS, schedule_turned, turn, turned_outputs
 from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
-from .limits import FULL_BLOCK_THREADS, LAUNCH_BYTES, MANY_BATCHES, TIMED_OF_A_WAY
+from .limits import FULL_BLOCK_THREADS, MANY_BATCHES, TIMED_OF_A_WAY
 
 BESIDE_REGISTERS = KEPT_REGISTERS + 8 * COLUMN_REGISTERS
 """Registers of a thread besides its part of eight columns."""
@@ -100,7 +102,7 @@ class OuterPersistent(Scheduler):
             return Decline("the innermost axis is reduced, which is the case of inner_persistent")
         if found.buffers.projected is None:
             return Decline(f"columns would have to be read again, but {found.buffers.projection_obstacle}")
-        found.reads_twice = passes_with_moments(fusion, found) == 2
+        found.folded_passes = folded_passes(fusion, found, is_online=False)
         found.can_look_up_again = loops_stay_joined(fusion, found)
         return found
 
@@ -121,12 +123,13 @@ class OuterPersistent(Scheduler):
         from_memory = rereads_from_memory(facts.total_elems * facts.input_bits / 8, arch)
         params = self.choose_reread(facts, arch)[0]
         blocks = ceil_div(ceil_div(facts.iteration_elems, params.vector_elems), params.bdimx) * params.cluster_blocks
-        further = max(1, facts.passes - 1)
-        moved = facts.total_elems * ((further + 1) * facts.input_bits + facts.output_bits) / 8
-        is_long = analysis.reads_twice and from_memory > MOST_FROM_MEMORY and blocks < arch.sm_count
-        if not is_long and moved * (arch.sm_count / (2 * blocks) - 1) <= further * LAUNCH_BYTES:
-            return None
-        return Decline(f"{facts.iteration_elems} long columns would use only {blocks} blocks: {further + 1} kernels, one for each reduction, can use more")
+        of_pass, stored = (facts.total_elems * bits / 8 for bits in (facts.input_bits, facts.output_bits))
+        moved, what = facts.passes * of_pass + stored, f"{facts.iteration_elems} long columns"
+        if analysis.folded_passes == 2 and from_memory > MOST_FROM_MEMORY and blocks < arch.sm_count:
+            return Decline(f"{blocks} blocks for {what}, which L2 does not keep: {facts.passes} kernels, one for each reduction, can use more")
+        at_once = int(clusters_at_once(params.cluster_blocks, arch)) * params.cluster_blocks if params.cluster_blocks > 1 else arch.sm_count
+        bytes_ns = moved / (arch.roof_bytes_per_s * 1e-9)
+        return why_several(bytes_ns * unevenness(blocks, at_once, arch), bytes_ns + (facts.passes - 1) * start_ns(arch), what)
 
     def tile(self, analysis: PersistentAnalysis, facts: PersistentFacts, arch: Arch) -> tuple[OuterParams | None, list[TensorView]]:
         """Return the params of a tile, if there is one, and the outputs that it transposes, because several threads would otherwise write one byte of them."""

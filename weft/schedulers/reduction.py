@@ -30,7 +30,8 @@ from .reduction_heuristic import ReductionParams, candidates, choose_with_trace
 from .rows import (
     Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, names_in_vectors, phase_of_rows, positions, split_axis, whole_warps,
 )  # fmt: skip
-from .limits import LAUNCH_BYTES, TIMED_OF_A_WAY
+from .several_kernels import start_ns, why_several
+from .limits import TIMED_OF_A_WAY
 
 """Number of candidates with rows of one phase per block for tuning."""
 TOUCHED_TWICE = 0.33
@@ -115,9 +116,7 @@ def why_results_meet_elsewhere(facts: ReductionFacts, arch: Arch) -> Decline | N
     if not facts.results_meet or facts.iteration_elems >= arch.sm_count:
         return None
     together, apart = (choose_with_trace(made, arch)[1].candidates[0].time_ns for made in (facts, replace(facts, results_meet=False)))
-    if together <= apart + LAUNCH_BYTES / (arch.roof_bytes_per_s * 1e-9):
-        return None
-    return Decline(f"results of {facts.reductions} reductions meet in one block for each row: two kernels can share {facts.iteration_elems} long rows")
+    return why_several(together, apart + start_ns(arch), f"{facts.iteration_elems} long rows, of which {facts.reductions} results meet")
 
 
 def read_on_both_sides(template: Template) -> list[TensorView]:

@@ -156,13 +156,13 @@ def in_fewer_passes(fusion: Fusion, analysis: PersistentAnalysis) -> PersistentA
     return found
 
 
-def passes_with_moments(fusion: Fusion, analysis: PersistentAnalysis) -> int:
-    """Return the number of passes if means and squared deviations are one reduction."""
+def folded_passes(fusion: Fusion, analysis: PersistentAnalysis, *, is_online: bool = True) -> int:
+    """Return the number of passes if dependent reductions are combined where possible. is_online: also maxima with sums of exponentials below them."""
     clone, _ = fusion.clone()
-    if not fold_moments(clone):
+    if not (is_online and fold_online(clone)) + fold_moments(clone):
         return analysis.buffers.passes
     found = analyze_persistent(clone)
-    return 1 if isinstance(found, Obstacle) else found.buffers.passes
+    return 2 if isinstance(found, Obstacle) else found.buffers.passes
 
 
 def loops_stay_joined(fusion: Fusion, analysis: PersistentAnalysis) -> bool:

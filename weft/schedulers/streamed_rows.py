@@ -13,9 +13,9 @@ from ..arch import MAX_GRID
 from .persistent_params import Candidate, PersistentParams, RowsOf
 from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, previous_power_of_two, round_up
 from .cost.long_rows import LongRows, work_of_long_rows
-from .cost.parts import clusters_at_once
-from .cost.passing import passing_ns
-from .limits import LOOP_THREAD_REGISTERS
+from .cost.parts import registers
+from .cost.passing import Passing, passing_ns
+from .limits import LOOP_THREAD_REGISTERS, REGISTER_STEP
 
 GOOD_BYTES_PER_THREAD = 64
 """Bytes per thread of a tensor: four 16-byte loads in flight."""
@@ -49,34 +49,45 @@ class StreamedRows(RowsOf):
                     break
 
     def reread_candidates(self) -> Iterator[Candidate]:
-        """Yield candidates with rows that are read again, for every block size."""
+        """Yield candidates with rows that are read again, for every block size and cluster size."""
         for threads in self.block_sizes():
             unroll = self.loop_unroll(threads)
-            yield self.long_row_candidate("reread", threads, unroll, True, 0, self.sharing(threads * unroll))
+            for blocks in self.cluster_sizes(threads * unroll):
+                yield self.long_row_candidate("reread", threads, unroll, True, 0, blocks)
 
-    def sharing(self, iteration_vectors: int) -> int:
-        """Return how many blocks of a cluster share a row that is read again: the number that is predicted to end first, if rows are long and fewer than
-        multiprocessors."""
+    def cluster_sizes(self, iteration_vectors: int) -> list[int]:
+        """Return how many blocks may share a row that is read again: several only if rows are long, and one for each would leave half of the chip idle."""
         facts, arch = self.facts, self.arch
         if 2 * facts.iteration_elems > arch.sm_count or facts.block_elems or facts.iteration_elems > MAX_GRID[1]:
-            return 1
+            return [1]
         most = min(PORTABLE_CLUSTER_BLOCKS, arch.max_cluster_blocks, self.row_vectors // (LEAST_ITERATIONS * iteration_vectors))
-        sizes = [blocks for blocks in (1, 2, 4, 8) if blocks <= max(1, most)]
-        return min(sizes, key=lambda blocks: (ceil_div(facts.iteration_elems, int(clusters_at_once(blocks, arch))) / blocks, -blocks))
+        return [blocks for blocks in (1, 2, 4, 8) if blocks <= max(1, most)]
+
+    def registers_of(self, threads: int, unroll: int) -> int:
+        """Return the register limit of a thread, which loads so many vectors of each input before it uses the first."""
+        facts = self.facts
+        needed = registers(unroll * self.vector * facts.input_bits / 32, facts.instructions, held=facts.reductions * facts.accumulator_bits / 32)
+        return min(LOOP_THREAD_REGISTERS, self.arch.registers_per_thread(threads), round_up(math.ceil(needed), REGISTER_STEP))
+
+    def work_of(self, params: PersistentParams, shared_bytes: int = 0) -> Passing:
+        """Return the work of the kernel of a candidate. shared_bytes: per block."""
+        rows = LongRows(
+            params.storage == "reread", params.vector_elems, params.unroll, params.threads_x(self.facts), params.max_registers, shared_bytes,
+            params.project_to_inputs, params.cluster_blocks,
+        )  # fmt: skip
+        return work_of_long_rows(rows, self.facts, self.arch)
 
     def long_row_candidate(self, storage: str, threads: int, unroll: int, projected: bool, shared: int, cluster_blocks: int) -> Candidate:
         """Return a candidate, with the predicted fraction of memory bandwidth as its score."""
         facts, arch = self.facts, self.arch
-        most = arch.blocks_per_sm(threads, 32, shared)
-        registers = min(LOOP_THREAD_REGISTERS, arch.registers_per_thread(threads * most))
-        rows = LongRows(storage == "reread", self.vector, unroll, threads, registers, shared, projected, cluster_blocks)
-        work = work_of_long_rows(rows, facts, arch)
+        limit = self.registers_of(threads, unroll)
         ideal = facts.total_elems * self.moved_bits / 8 / (arch.roof_bytes_per_s * 1e-9)
         params = PersistentParams(
             kind="2d", storage=storage, project_to_inputs=projected and facts.projected_bits is not None, vector_elems=self.vector, batches=0, unroll=unroll,
-            bdimx=threads, pad_to_warp=True, rows_per_block=1, row_unroll=1, bdimz=1, outer_batches=1, is_warp_only=False, max_registers=registers,
+            bdimx=threads, pad_to_warp=True, rows_per_block=1, row_unroll=1, bdimz=1, outer_batches=1, is_warp_only=False, max_registers=limit,
             block_lanes=self.block_lanes, cluster_blocks=cluster_blocks, still_axes=facts.still_axes,
         )  # fmt: skip
+        work = self.work_of(params, shared)
         blocks = int(work.resident)
         resident = min(blocks, ceil_div(facts.iteration_elems * cluster_blocks, arch.sm_count))
         in_flight = resident * threads * unroll * self.vector * (facts.input_bits - facts.late_input_bits) / 8

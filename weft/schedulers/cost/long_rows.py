@@ -43,14 +43,15 @@ class LongRows:
 
 def work_of_long_rows(p: LongRows, f: PersistentFacts, arch: Arch, c: Fitted = FITTED) -> Passing:
     """Return what the kernel does. A block has a row, or its part of one, and walks over it once for each pass."""
-    t, levels = arch.latencies, max(1, f.passes - 1)
+    t, passes = arch.latencies, f.folded_passes if p.is_reread else f.passes
+    levels = max(1, passes - 1)
     warps, inputs = p.bdimx / WARP_THREADS, max(1, f.vectorizable_inputs)
     vectors = math.ceil(f.reduction_elems / (p.vector_elems * p.bdimx * p.cluster_blocks))
     rounds = math.ceil(vectors / p.unroll)
     again = p.is_projected and f.projected_bits is not None and f.projected_bits < f.persistent_bits
     mufu = p.vector_elems * vectors * (f.mufu + (again and f.recompute_has_exact_exp))
     # each pass reads the row, from memory, or from shared memory, where it is written first
-    accesses = inputs * (f.passes + (not p.is_reread)) + f.broadcast_operands + (f.output_bits > 0)
+    accesses = inputs * (passes + (not p.is_reread)) + f.broadcast_operands + (f.output_bits > 0)
     operations = f.instructions + again * f.recompute_instructions
     instructions = vectors * (OP_INSTRUCTIONS * operations * p.vector_elems + ACCESS_INSTRUCTIONS * accesses) + levels * RESULT_INSTRUCTIONS + STEP_INSTRUCTIONS
     wait = levels * (fold_clocks(p.bdimx, t) + 2 * barrier_clocks(warps, t)) + (rounds * levels * t.shared_latency_clocks if not p.is_reread else 0.0)

@@ -71,6 +71,14 @@ def piece_cost(bytes_at_once: Any) -> Any:
     return 1.0 + PIECE_BYTES / np.maximum(1.0, bytes_at_once)
 
 
+def unevenness(blocks: Any, at_once: Any, arch: Arch) -> Any:
+    """Return by how much the bytes of equal blocks take longer than at full bandwidth. at_once: multiprocessors that have a block, since clusters leave some
+    idle. The last blocks, which are fewer, use their multiprocessors' part of the bandwidth (`LEAST_BUSY`).
+    """
+    last = blocks % at_once
+    return (blocks - last + (last > 0) * np.maximum(last, LEAST_BUSY * arch.sm_count)) / blocks
+
+
 def passing_ns(w: Passing, arch: Arch, c: Fitted = FITTED) -> Any:
     """Return the time of each kernel, from event to event."""
     clock, t = arch.clocks_per_ns, arch.latencies
@@ -80,8 +88,7 @@ def passing_ns(w: Passing, arch: Arch, c: Fitted = FITTED) -> Any:
     issue = w.warps * np.maximum(w.instructions, MUFU_CLOCKS * w.mufu) / SUB_PARTITIONS / clock
     life = w.rounds * t.dram_latency_ns + (c.alone * w.instructions + w.wait_clocks) / clock
     rounds_of_blocks = np.where(waves < FEW_WAVES, np.ceil(waves), waves + 0.5)
-    whole = np.floor(per_sm)
-    uneven = np.where(waves < FEW_WAVES, (whole + (per_sm > whole) * np.maximum(per_sm - whole, LEAST_BUSY)) / per_sm, 1.0)
+    uneven = np.where(waves < FEW_WAVES, unevenness(w.blocks, w.seats / w.resident, arch), 1.0)
     memory = w.dram_bytes / (arch.roof_bytes_per_s * 1e-9) * uneven
     bounds = (memory, busiest * issue, busiest * LINE_CLOCKS * w.lines / clock, rounds_of_blocks * life)
     together = np.maximum(sum(bound**c.sharpness for bound in bounds) ** (1 / c.sharpness), busiest * t.block_launch_ns)
