@@ -12,7 +12,7 @@ import argparse
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -177,23 +177,39 @@ def _is_large(use: Any, bytes_: int) -> bool:
     return any(count * t.dtype().bits // 8 >= bytes_ for count, t in zip(counts, tensors))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def report(
+    about: str, names: Iterable[str], rows_of: Callable[[str, str], Iterable[dict[str, Any]]], line_of: Callable[[dict[str, Any]], str]
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Run a program that counts: print the lines of the rows of each name that is asked for, write the rows to a file, and return them. rows_of: of a name and
+    a chip. line_of: "" for nothing to say.
+    """
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("out", nargs="?", default="")
-    parser.add_argument("--only", default="", help="definitions whose names contain this")
+    parser.add_argument("--only", default="", help="names that contain this")
     parser.add_argument("--chip", default="H200")
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with options(chip=given.chip):
-        for name in (n for n in DEFINITIONS if given.only in n):
-            for dtype in (BF16, FLOAT):
-                for row in found_in(name, dtype, ODD + FEW, arch_by_name(given.chip)):
-                    rows.append(row)
-                    if row["found"]:
-                        print(f"{row['case']:55s} {row['kernel']:42s} {'; '.join(row['found'])}", flush=True)
-    print(f"{sum(bool(row['found']) for row in rows)} of {len(rows)} kernels")
+        for name in (n for n in names if given.only in n):
+            for row in rows_of(name, given.chip):
+                rows.append(row)
+                if line := line_of(row):
+                    print(line, flush=True)
     if given.out:
         Path(given.out).write_text(json.dumps({"chip": given.chip, "rows": rows}, indent=1), encoding="utf-8")
+    return rows
+
+
+def main() -> None:
+    def rows_of(name: str, chip: str) -> Iterator[dict[str, Any]]:
+        for dtype in (BF16, FLOAT):
+            yield from found_in(name, dtype, ODD + FEW, arch_by_name(chip))
+
+    def line_of(row: dict[str, Any]) -> str:
+        return f"{row['case']:55s} {row['kernel']:42s} {'; '.join(row['found'])}" if row["found"] else ""
+
+    rows = report(__doc__.split("\n")[0], DEFINITIONS, rows_of, line_of)
+    print(f"{sum(bool(row['found']) for row in rows)} of {len(rows)} kernels")
 
 
 if __name__ == "__main__":

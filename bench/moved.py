@@ -8,18 +8,15 @@ each input, gradient and output once. A kernel that reads a tensor again from L2
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from by_count import report
 
 import weft  # noqa: F401
-from weft.options import options
 from weft.runtime.engines import BuildReport, EmulatorEngine, LaunchPlan
 
 BF16 = torch.bfloat16
@@ -138,19 +135,12 @@ def _row(function: Function, way: str, counted: list[tuple[str, int]], tensors: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("out", nargs="?", default="")
-    parser.add_argument("--only", default="", help="functions whose names contain this")
-    parser.add_argument("--chip", default="H200")
-    given = parser.parse_args()
-    rows = []
-    with options(chip=given.chip):
-        for function, shapes in FUNCTIONS.items():
-            for row in moved(function, shapes) if given.only in function.__name__ else ():
-                rows.append(row)
-                print(f"{row['case']:32s} {row['ratio']:5.2f} of {row['must'] / 1e6:4.0f} MB in {len(row['kernels'])} kernels: {row['kernels']}", flush=True)
-    if given.out:
-        Path(given.out).write_text(json.dumps({"chip": given.chip, "rows": rows}, indent=1), encoding="utf-8")
+    functions = {function.__name__: function for function in FUNCTIONS}
+
+    def line_of(row: dict[str, Any]) -> str:
+        return f"{row['case']:32s} {row['ratio']:5.2f} of {row['must'] / 1e6:4.0f} MB in {len(row['kernels'])} kernels: {row['kernels']}"
+
+    report(__doc__.split("\n")[0], functions, lambda name, chip: moved(functions[name], FUNCTIONS[functions[name]]), line_of)
 
 
 if __name__ == "__main__":

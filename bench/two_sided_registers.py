@@ -38,9 +38,9 @@ from weft.schedulers.cost.model import time_ns
 from weft.schedulers.cost.parts import ADDRESS_REGISTERS, registers
 from weft.schedulers.cost.two_sided import AHEAD, CP_ASYNC, Kernels, Rows, needed_registers, work_of
 from weft.schedulers.inner_outer import FEW_SPILL_BYTES
-from weft.schedulers.inner_outer_candidates import FILLS, MOST_REGISTERS_OVER, Candidates
+from weft.schedulers.inner_outer_candidates import MOST_REGISTERS_OVER, Candidates, kernel_of
 from weft.schedulers.inner_outer_heuristic import choose_inner_outer
-from weft.schedulers.inner_outer_params import LOADS
+from weft.schedulers.inner_outer_params import InnerOuterParams
 
 RECORD = RESULTS / "two_sided_registers.json"
 COPY_REGISTERS, RESULT_REGISTERS = 0.5, 5
@@ -108,8 +108,7 @@ def judge(path: Path) -> None:
         seen = seen_of(spec)
         for values in (dict(zip(data["columns"], kernel)) for kernel in case["kernels"]):
             rows = Candidates(seen.facts, H200, seen.is_loadable, may_be_phased=values["is_phased"]).facts_of_rows
-            numbers = {"loads": LOADS.index(values["loads"]), "fill": FILLS.index(values["fill"])}
-            kernel = Kernels(**{f.name: numbers.get(f.name, values.get(f.name, False)) for f in dataclasses.fields(Kernels)})
+            kernel = kernel_of(InnerOuterParams(**{name: values.get(name, False) for name in FIELDS}))
             for name, estimate in (("present", needed_registers), ("one function", one_estimate)):
                 is_legal = estimate(kernel, rows) <= values["max_registers"] * (1.0 if values["is_behind"] else MOST_REGISTERS_OVER)
                 is_free = values["free_spill_bytes"] == 0
@@ -132,7 +131,7 @@ def chosen_by(estimate: Any, spec: Spec, arch: Arch) -> list[Any]:
         place.needed_registers = estimate  # type: ignore[attr-defined]
     try:
         first = choose_inner_outer(seen.facts, arch, seen.is_loadable)[0]
-        return [first, choose_inner_outer(seen.facts, arch, seen.is_loadable, frozenset([first]))[0]]
+        return [first, choose_inner_outer(seen.facts, arch, seen.is_loadable, {first: 0})[0]]
     finally:
         for place in places:
             place.needed_registers = before  # type: ignore[attr-defined]

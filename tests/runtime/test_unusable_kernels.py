@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import MappingProxyType
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -55,7 +56,7 @@ def check(fd: FusionDefinition) -> None:
 def test_a_grid_that_does_not_run_at_once_is_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     choose = two_sides.choose_inner_outer
 
-    def too_many_blocks(facts, arch, loadable=True, rejected=frozenset(), **more):  # noqa: ANN001, ANN003, ANN202
+    def too_many_blocks(facts, arch, loadable=True, rejected=MappingProxyType({}), **more):  # noqa: ANN001, ANN003, ANN202
         params, trace = choose(facts, arch, loadable, rejected, **more)
         many = dataclasses.replace(params, blocks=50 * arch.sm_count)
         return (params, trace) if many in rejected else (many, trace)

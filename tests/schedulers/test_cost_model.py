@@ -105,7 +105,7 @@ def test_the_choice_is_the_least_predicted_time_and_rejected_params_are_passed_o
     assert first == candidates.params(table, int(np.argmin(times))) and f"best of {size_of(table)} candidates" in trace
     rejected: set[InnerOuterParams] = set()
     for _ in range(12):
-        params, _ = choose_inner_outer(seen.facts, H200, rejected=frozenset(rejected))
+        params, _ = choose_inner_outer(seen.facts, H200, rejected=dict.fromkeys(rejected, 0))
         assert params not in rejected
         rejected.add(params)
 
@@ -116,8 +116,8 @@ def test_what_spilled_tells_how_many_registers_others_lack() -> None:
     rows = Candidates(seen.facts, H200, True).facts_of_rows
     first, _ = choose_inner_outer(seen.facts, H200)
     lacking = first.max_registers + 300 / 8 - needed_registers(kernel_of(first), rows)
-    second, _ = choose_inner_outer(seen.facts, H200, rejected=frozenset([first]), spilled={first: 300})
-    plain, _ = choose_inner_outer(seen.facts, H200, rejected=frozenset([first]), spilled={first: 0})
+    second, _ = choose_inner_outer(seen.facts, H200, rejected={first: 300})
+    plain, _ = choose_inner_outer(seen.facts, H200, rejected={first: 0})
     assert needed_registers(kernel_of(second), rows) + lacking <= second.max_registers
     assert needed_registers(kernel_of(plain), rows) + lacking > plain.max_registers
 
@@ -126,7 +126,7 @@ def test_all_rejected_leaves_the_last_resort() -> None:
     seen = seen_of(Spec("rms", "bfloat16", 64, 1000))
     candidates = Candidates(seen.facts, H200, True)
     table = candidates.table()
-    every = frozenset(candidates.params(table, place) for place in range(size_of(table)))
+    every = {candidates.params(table, place): 0 for place in range(size_of(table))}
     assert choose_inner_outer(seen.facts, H200, rejected=every)[0] == candidates.last_resort()
 
 

@@ -124,7 +124,7 @@ def test_the_choice_compares_both_forms() -> None:
     seen = set()
     rejected: set = set()
     for _ in range(300):
-        params, _ = choose_inner_outer(facts, CHIPS["H200"], True, frozenset(rejected))
+        params, _ = choose_inner_outer(facts, CHIPS["H200"], True, dict.fromkeys(rejected, 0))
         rejected.add(params)
         seen.add(params.is_online)
         if len(seen) == 2:

@@ -99,19 +99,19 @@ class InnerOuterPersistent(Scheduler):
         self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, rejected: Mapping[InnerOuterParams, int]
     ) -> tuple[InnerOuterParams, str] | None:  # fmt: skip
         loadable = all(can_load(t) for t in analysis.row_inputs)
-        found = choose_inner_outer(analysis.facts(sizes, alignment_bits), arch, loadable, frozenset(rejected), spilled=rejected)
+        found = choose_inner_outer(analysis.facts(sizes, alignment_bits), arch, loadable, rejected)
         return None if found[0] in rejected else found
 
     def candidates(self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, InnerOuterParams]]:
         facts, loadable = analysis.facts(sizes, alignment_bits), all(can_load(t) for t in analysis.row_inputs)
         out = [self.choose(analysis, sizes, alignment_bits, arch)[0]]
         for loads in LOADS:
-            seen: set[InnerOuterParams] = set()
+            seen: dict[InnerOuterParams, int] = {}
             while len(seen) < TIMED_OF_A_WAY:
-                params, _ = choose_inner_outer(facts, arch, loadable, frozenset(seen), (loads,))
+                params, _ = choose_inner_outer(facts, arch, loadable, seen, (loads,))
                 if params in seen or params.loads != loads:
                     break
-                seen.add(params)
+                seen[params] = 0
                 out.append(params)
         return [(params.loads, params) for params in dict.fromkeys(out)]
 

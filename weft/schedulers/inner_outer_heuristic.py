@@ -7,17 +7,22 @@ Read first: `choose_inner_outer`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from ..arch import REGISTER_BYTES, Arch
+from ..arch import Arch
 from .cost.model import time_ns
+from .cost.parts import missing_registers
 from .cost.two_sided import Kernels, needed_registers, work_of
 from .inner_outer_candidates import Candidates, kernel_of
 from .inner_outer_params import LOADS, InnerOuterParams
 from .two_sides import TwoSidedFacts
 from .limits import SHOWN
+
+
+NONE_REJECTED: Mapping[InnerOuterParams, int] = MappingProxyType({})
 
 
 def forms(facts: TwoSidedFacts, arch: Arch, is_loadable: bool, any_cluster: bool = False) -> list[Candidates]:
@@ -33,24 +38,23 @@ def forms(facts: TwoSidedFacts, arch: Arch, is_loadable: bool, any_cluster: bool
     return [made for made in out if made.vector > 1 or not made.is_online]
 
 
-def have_registers(table: Kernels, candidates: Candidates, spilled: Mapping[InnerOuterParams, int]) -> Any:
-    """Return which kernels of a table have enough registers if the estimate is too low by as much as it was for those that spilled. The number of missing
-    registers is half of what was spilled, as in `runtime.spills`.
+def have_registers(table: Kernels, candidates: Candidates, rejected: Mapping[InnerOuterParams, int]) -> Any:
+    """Return which kernels of a table have enough registers if the estimate is too low by as much as it was for those that spilled. rejected: see
+    `choose_inner_outer`.
     """
     rows, missing = candidates.facts_of_rows, 0.0
-    for params, count in spilled.items():
+    for params, count in rejected.items():
         if count and params.is_online == candidates.is_online:
-            missing = max(missing, params.max_registers + count / (2 * REGISTER_BYTES) - float(needed_registers(kernel_of(params), rows)))
+            missing = max(missing, params.max_registers + missing_registers(count) - float(needed_registers(kernel_of(params), rows)))
     return needed_registers(table, rows) + missing <= table.max_registers if missing else np.ones(len(table.batches), dtype=bool)
 
 
 def choose_inner_outer(
-    facts: TwoSidedFacts, arch: Arch, is_loadable: bool = True, rejected: frozenset[InnerOuterParams] = frozenset(), loads: tuple[str, ...] = LOADS,
-    spilled: Mapping[InnerOuterParams, int] | None = None,
+    facts: TwoSidedFacts, arch: Arch, is_loadable: bool = True, rejected: Mapping[InnerOuterParams, int] = NONE_REJECTED,
+    loads: tuple[str, ...] = LOADS,
 ) -> tuple[InnerOuterParams, str]:  # fmt: skip
-    """Return params, and the trace of the comparison. is_loadable: bulk copies can load the rows of all inputs. rejected: params that must not be chosen.
-    loads: allowed ways to load rows. spilled: params -> bytes per thread that their kernels spilled; kernels that have too few registers, judged by these, come
-    last.
+    """Return params, and the trace of the comparison. is_loadable: bulk copies can load the rows of all inputs. rejected: params that must not be chosen
+    -> bytes per thread that their kernels spilled, or 0; kernels that have too few registers, judged by these, come last. loads: allowed ways to load rows.
     """
     for any_cluster in (False, True):
         tables = [(made, made.table()) for made in forms(facts, arch, is_loadable, any_cluster)]
@@ -61,7 +65,7 @@ def choose_inner_outer(
     ranked: list[tuple[float, Candidates, Kernels, int]] = []
     for candidates, table in tables:
         times = time_ns(work_of(table, candidates.facts_of_rows, arch), arch)
-        times = np.where(have_registers(table, candidates, spilled or {}), times, times + times.max(initial=0.0))
+        times = np.where(have_registers(table, candidates, rejected), times, times + times.max(initial=0.0))
         ranked += [(float(times[n]), candidates, table, int(n)) for n in np.argsort(times, kind="stable")[: SHOWN + len(rejected)]]
     ranked.sort(key=lambda one: one[0])
     found = [(ns, params) for ns, candidates, table, place in ranked if (params := candidates.params(table, place)) not in rejected]

@@ -33,8 +33,8 @@ def start_ns(arch: Arch) -> float:
 
 
 def why_several(one_ns: float, others_ns: float, what: str) -> Decline | None:
-    """Return why one kernel is not taken: it is predicted to be slower than several, which take `others_ns`. what: the rows or columns. Of equal times one kernel is
-    taken."""
+    """Return why one kernel is not taken: it is predicted to be slower than several, which take `others_ns`. what: the rows or columns. If times are as good as
+    equal, one kernel is taken."""
     if one_ns <= (1 + NEAR) * others_ns:
         return None
     return Decline(f"one kernel is predicted to take {one_ns / 1000:.1f} us, and several, which share {what} among all blocks, {others_ns / 1000:.1f} us")
