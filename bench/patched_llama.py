@@ -47,8 +47,11 @@ def _liger(model: nn.Module, fused: bool) -> nn.Module:
     return model
 
 
-def _quack(model: nn.Module) -> nn.Module:
-    """Put quack's RMS norm and cross entropy in: it has no patch of its own, and no gated unit apart from its products."""
+def _quack(model: nn.Module, in_place: bool = False) -> nn.Module:
+    """Put quack's RMS norm and cross entropy in: it has no patch of its own, and no gated unit apart from its products.
+
+    in_place: the gradient of the logits is written over them, an option of quack's.
+    """
     import quack
 
     for module in model.modules():
@@ -58,7 +61,7 @@ def _quack(model: nn.Module) -> nn.Module:
     def loss(logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **more: Any) -> torch.Tensor:
         """The mean over the next tokens, in the type of the logits; transformers casts them to float32 first."""
         targets = nn.functional.pad(labels, (0, 1), value=-100)[..., 1:].contiguous()
-        found: torch.Tensor = quack.cross_entropy(logits.view(-1, vocab_size), targets.view(-1))
+        found: torch.Tensor = quack.cross_entropy(logits.view(-1, vocab_size), targets.view(-1), inplace_backward=in_place)
         return found
 
     model.loss_function = loss  # type: ignore[assignment]
@@ -79,6 +82,7 @@ def contenders() -> dict[str, Callable[[nn.Module], Any]]:
     return {
         "eager": lambda model: model, "weft": patched, "torch.compile": torch.compile, "weft, torch.compile": lambda model: torch.compile(patched(model)),
         'torch.compile(backend="weft")': lambda model: torch.compile(model, backend=backend), "quack": _quack,
+        "quack, logits written over": lambda model: _quack(model, True),
         "liger": lambda model: _liger(model, True), "liger, logits kept": lambda model: _liger(model, False),
     }  # fmt: skip
 

@@ -1,9 +1,11 @@
 """Functions of weft.nn on this machine: host time of a call, and forward and backward through autograd beside eager torch, torch.compile and, where they are
 installed, Liger and quack.
 
-    python bench/surface.py [OUT.json] [--seconds N] [--warm K/N] [--host] [--only FUNCTION,...]
+    python bench/surface.py [OUT.json] [--seconds N] [--warm K/N] [--host] [--only FUNCTION,... [--rows N,...] [--hidden N,...]]
 
 --warm K/N: compile what the Kth of N parts of the cases needs, without measuring (several processes fill the caches side by side). --host: only host times.
+--only: these functions, at the table's sizes or those given. Each contender's gradients are compared with eager's: "_apart" is the largest difference of a
+gradient over the largest of its values.
 Without a GPU only the host times, in the emulator (they show ratios, not speed). The cases are in `surface_cases.py`.
 Owns the measurement; nothing in it is chosen by a shape. Read first: `host_rows`.
 """
@@ -21,7 +23,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from surface_cases import CASES, Case, liger, quack
+from surface_cases import Case, arguments, chosen, liger, quack
 
 import weft
 from weft.nn import functional as W
@@ -189,11 +191,17 @@ def contenders(case: Case, compiled: dict[str, Callable[..., Any]]) -> dict[str,
 
 
 def both_ways(f: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Callable[[], Any]:
-    """Return forward and backward of a function, with gradients of all its outputs that stay the same."""
+    """Return forward and backward of a function, with gradients of all its outputs that stay the same, and are the same for all functions."""
     leaves = [t for t in inputs if t.requires_grad]
     outputs = f(*inputs)
-    grads = [torch.randn_like(o) for o in (outputs if isinstance(outputs, tuple) else (outputs,))]
+    torch.manual_seed(0)
+    grads = [torch.randn(o.shape, device=o.device).to(o.dtype) for o in (outputs if isinstance(outputs, tuple) else (outputs,))]
     return lambda: torch.autograd.grad(f(*inputs), leaves, grads)
+
+
+def apart(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> float:
+    """Return the largest difference of a tensor over the largest of the values wanted."""
+    return max(float((a.float() - b.float()).abs().max() / b.abs().max().float().clamp(min=1e-30)) for a, b in zip(found, wanted, strict=True))
 
 
 def speed_row(case: Case, compiled: dict[str, Callable[..., Any]], calls: int, rounds: int = 5) -> dict[str, Any]:
@@ -204,10 +212,12 @@ def speed_row(case: Case, compiled: dict[str, Callable[..., Any]], calls: int, r
     row: dict[str, Any] = {"name": case.name, "rows": case.rows, "hidden": case.hidden}
     inputs = case.tensors()
     running: dict[str, Callable[[], Any]] = {}
+    wanted = both_ways(case.theirs, inputs)()
     for kind, f in contenders(case, compiled).items():
         try:
-            running[kind] = both = both_ways(f, inputs)
-            both(), both(), sync()
+            running[kind] = both = both_ways(f, arguments(kind, case.name, inputs))
+            row[kind + "_apart"] = apart(both(), wanted)
+            both(), sync()
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
             both()
@@ -215,6 +225,7 @@ def speed_row(case: Case, compiled: dict[str, Callable[..., Any]], calls: int, r
         except Exception as error:  # noqa: BLE001  (another library's failure is a result)
             row[kind + "_error"] = f"{type(error).__name__}: {error}"[:300]
             running.pop(kind, None)
+    del wanted
     for _ in range(rounds):
         for kind, both in [*running.items(), *((k + "_again", v) for k, v in running.items() if k == "weft")]:
             few = max(5, min(calls, int(calls * 500 / row.get(kind + "_us", 1.0))))
@@ -250,6 +261,10 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {**found, **middle, "best_other": best}
 
 
+def shown(value: Any) -> Any:
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
 def main() -> None:
     """Measure, print rows as they come, and write them to the file that is named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -257,9 +272,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=150.0)
     parser.add_argument("--warm")
     parser.add_argument("--host", action="store_true")
-    parser.add_argument("--only", help="functions to measure, and no host times")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="functions to measure, and no host times")
+    for sizes in ("--rows", "--hidden"):
+        parser.add_argument(sizes, type=lambda text: [int(n) for n in text.split(",")], help="these sizes instead of the table's")
     given = parser.parse_args()
-    cases = [case for case in CASES if given.only is None or case.name in given.only.split(",")]
+    cases = chosen(given.only, given.rows, given.hidden)
     chip = torch.cuda.get_device_name() if HAS_GPU else "emulator"
     results: dict[str, Any] = {"chip": chip, "date": time.strftime("%Y-%m-%d"), "torch": torch.__version__, "speed": []}
     compiled: dict[str, Callable[..., Any]] = {}
@@ -289,7 +306,7 @@ def main() -> None:
             break
         row = speed_row(case, compiled, 25)
         results["speed"].append(row)
-        print(json.dumps({k: round(v, 1) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
+        print(json.dumps({k: shown(v) for k, v in row.items()}), flush=True)
         save()
     print(json.dumps(summary(results["speed"])))
 
