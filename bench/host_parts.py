@@ -10,7 +10,8 @@ headers and a C compiler.
 --only: rows of functions, or of definitions, whose names hold one of the words.
 
 Rows: calls of `weft.nn.functional` without gradients, forwards that save, both ways (alone, and each of 32 in a row), a definition with three outputs,
-chains of kernels; beside them eager torch, a Function that does nothing, and the same without a Function: a node of torch's own with a hook.
+chains of kernels; beside them eager torch, a Function that does nothing, and the same without a Function: a node of torch's own with a hook, and Python
+functions in the place of an op's kernels.
 Owns the stubs and the table. Read first: `stubs`, `rows`.
 """
 
@@ -157,6 +158,17 @@ def with_torchs_node(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+def with_torchs_kernels() -> Callable[..., Any]:
+    """`Nothing` recorded in C++: Python functions as torch's kernels of an op, and of what torch's own gradient of that op calls."""
+    LIBRARY.impl("_log_softmax", lambda x, dim, half_to_float: torch.empty_like(x), "CPU")
+    LIBRARY.impl("_log_softmax_backward_data", lambda grad, made, dim, dtype: torch.empty_like(made), "CPU")
+    return lambda x: torch._log_softmax(x, -1, False)
+
+
+LIBRARY = torch.library.Library("aten", "IMPL")
+"""What is registered in it holds as long as it lives."""
+
+
 def functions() -> dict[str, tuple[Callable[..., Any], int]]:
     """Return functions by name, with how many weights they take."""
     n = ROWS_COLUMNS[1]
@@ -168,6 +180,7 @@ def functions() -> dict[str, tuple[Callable[..., Any], int]]:
         "nothing": (Nothing.apply, 0),
         "nothing, the least Function": (least_function(), 0),
         "nothing, a node of torch's with a hook": (with_torchs_node, 0),
+        "nothing, as torch's kernels of log_softmax": (with_torchs_kernels(), 0),
     }
 
 
