@@ -175,8 +175,12 @@ def inline(
         limits[tensor] = row_at if is_per_row else len(loop)
     axes, reduced = analysis.axes, analysis.shape.reduced
     of_rows = {t.name for t in axes.tensors if axes.stored(t) - reduced}
+    of_groups = {t.name for t in analysis.group_inputs}
     for name, load in (*((source.name, cache) for source, cache in template.inputs), *template.lookups):
-        limits[load] = min(limits[load], row_axes) if name in of_rows or params.kind == "tma" else 0
+        if name in of_groups:
+            limits[load] = min(limits[load], len(load.get_loop_domain()) - 1)
+        else:
+            limits[load] = min(limits[load], row_axes) if name in of_rows or params.kind == "tma" else 0
     for tensor in (*loaded, *staged):
         limits[tensor] = row_axes if params.kind == "tma" else 2
     inline_to(template.fusion, limits)

@@ -246,6 +246,8 @@ def registers_for_row(facts: PersistentFacts, kept: int, is_stored_in_bulk: bool
 
 def specialized_rows(facts: PersistentFacts, arch: Arch, async_warps: int, is_stored_in_bulk: bool, groups: int) -> AsyncRowsParams | Decline:
     """Return params of kind "specialized": two groups if the row is short enough, as many stages as fit."""
+    if facts.group_operands:
+        return Decline("weights differ between groups of rows, so threads cannot keep them while they loop over rows")
     row_bytes, staging_bytes = _row_bytes(facts, is_stored_in_bulk)
     vector = _vector(facts, arch)
     warps = async_warps or max(1, min(MOST_ASYNC_WARPS, facts.vectorizable_inputs))

@@ -86,10 +86,10 @@ class EarlyWeights(RegisterRows):
 
     # ---- in shared memory
     def has_shared_weights(self) -> bool:
-        """True for rows that are long enough: rows of one input, the longest rows of several inputs, and rows with random numbers. Exponentials: not
-        measured."""
+        """True for rows that are long enough: rows of one input, the longest rows of several inputs, and rows with random numbers. Exponentials and weights
+        of groups of rows: not measured."""
         facts = self.facts
-        if facts.has_exp:
+        if facts.has_exp or facts.group_operands:
             return False
         if facts.has_rng:
             return self.is_wide and self.row_vectors >= SHARED_LEAST_RANDOM_VECTORS

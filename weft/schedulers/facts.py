@@ -157,7 +157,8 @@ class PersistentFacts(RowShape):
 
     As in `ReductionFacts`, and:
     input_bits, output_bits: bits per element of a row that must move. late_input_bits: the part of input_bits that only passes after the first one read.
-    broadcast_operand_bits, broadcast_operands: inputs that depend on the reduced loops only (weights), read by every row, from L2. persistent_bits: bits per
+    broadcast_operand_bits, broadcast_operands: inputs that depend on the reduced loops only (weights), read by every row, from L2; group_operands: those among
+    them that differ between groups of rows (a scale per sample). persistent_bits: bits per
     element kept between passes. projected_bits: the same if inputs are kept instead; None if that is impossible. has_lookup: an index tensor, which is read
     first, selects the rows of an input. has_scale_tiles: block scales are stored in tiles of rows and columns. still_axes: number of innermost loops that some
     input does not depend on, although it depends on others of their run (a weight per channel of a group); the last of `runs` is then these loops, and vectors
@@ -202,6 +203,7 @@ class PersistentFacts(RowShape):
     nested_sums: int = 0
     nested_bits: int = 0
     folded_passes: int = 2
+    group_operands: int = 0
 
 
 # ---------------------------------------------------------------- from a fusion
@@ -412,7 +414,10 @@ class RowAnalysis:
         self.limits = VectorLimits(axes, shape.order, [*inputs, *self.row_outputs])
         vectorizable = self.limits.vectorizable
         along = [t for t in inputs if axes.stored(t) & reduced and not stands_still(t, axes, shape)]
-        self.row_inputs = [t for t in along if axes.stored(t) - reduced or not has_rows]
+        late = [t for t in along if buffers.first_pass.get(t, 0) > 0]
+        self.group_inputs = [t for t in late if axes.stored(t) - reduced and not loops - reduced <= axes.stored(t) and lookup_of(t) is None]
+        """Weights that differ between groups of rows, such as a scale per sample: the rows of a group read them from L2, like other weights."""
+        self.row_inputs = [t for t in along if (axes.stored(t) - reduced or not has_rows) and t not in self.group_inputs]
         self.broadcast_inputs = [t for t in along if not any(t is r for r in self.row_inputs)]
         self.max_dtype_bits, self.min_dtype_bits = _dtype_bits(vectorizable, [*inputs, *outputs])
         self.vectorizable_inputs = sum(any(t is v for v in vectorizable) for t in self.row_inputs)
@@ -575,6 +580,7 @@ class PersistentAnalysis(RowAnalysis):
             has_scale_tiles=any(sample.layout == SWIZZLED for t in self.outputs if (sample := sample_of(t)) is not None),
             broadcast_operand_bits=sum(t.dtype().bits for t in self.broadcast_inputs),
             broadcast_operands=len(self.broadcast_inputs),
+            group_operands=len(self.group_inputs),
             persistent_bits=buffers.live_bits(extents, is_projected=False),
             projected_bits=None if buffers.projected is None else buffers.live_bits(extents, is_projected=True),
             recompute_instructions=buffers.recomputed.instructions,

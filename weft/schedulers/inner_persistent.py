@@ -210,6 +210,8 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
         template.fold_vectors(params.vector_elems)
     loads_at = row_axes if params.storage == "register" else row_axes + 1  # all loads of a row, or of one iteration, are issued before their first use
     loads = {t: loads_at for t in (*template.loads, *copies) if t not in early}
+    of_groups = {t.name for t in analysis.group_inputs}
+    loads |= {cache: len(cache.get_loop_domain()) - 1 for source, cache in template.inputs if source.name in of_groups}
     if params.weights == "registers":
         loads |= {cache: 0 for source, cache in template.inputs if source.name in weights}
     loads |= dict.fromkeys(early.values(), 0)
