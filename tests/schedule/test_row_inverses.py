@@ -33,9 +33,47 @@ def test_a_row_has_one_reciprocal_where_results_have_16_bits() -> None:
     assert names.count("narrow_inverse") == 1 and "div" not in names
 
 
-def test_results_of_32_bits_are_divided() -> None:
-    names = op_names(normalized(FLOAT, 1))
-    assert "narrow_inverse" not in names and "div" in names
+def test_a_row_has_one_reciprocal_where_results_have_32_bits() -> None:
+    names = op_names(normalized(FLOAT, 1, shares=True))
+    assert names.count("reciprocal") == 1 and names.count("fma") == 4
+    assert "narrow_inverse" not in names and "div" not in names
+
+
+def test_without_a_reduction_results_of_32_bits_are_divided() -> None:
+    with FusionDefinition() as fd:
+        x, b = (fd.define_tensor(shape, contiguity=True) for shape in ([-1, -1], [-1, 1]))
+        fd.add_output(fd.ops.div(x, b))
+    assert "div" in op_names(fd)
+
+
+def _quotients(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """x[i, j] / b[i] in a kernel that also adds up rows."""
+    with FusionDefinition() as fd:
+        numerators, divisors = (fd.define_tensor(shape, contiguity=True) for shape in ([-1, -1], [-1]))
+        quotients = fd.ops.div(numerators, fd.ops.broadcast_in_dim(divisors, numerators.shape(), [0]))
+        fd.add_output(quotients)
+        fd.add_output(fd.ops.sum(quotients, [1]))
+    assert "fma" in op_names(fd)
+    return fd.execute([x, b])[0]
+
+
+def test_quotients_of_all_magnitudes_are_rounded_as_by_a_division() -> None:
+    generator = torch.Generator().manual_seed(4)
+    bits = torch.randint(-(2**31), 2**31, (400, 64), generator=generator, dtype=torch.int64).to(torch.int32).view(FLOAT)
+    b = torch.randint(-(2**31), 2**31, (400,), generator=generator, dtype=torch.int64).to(torch.int32).view(FLOAT)
+    b[:64] = torch.randint(1, 2**23, (64,), generator=generator, dtype=torch.int64).to(torch.int32).view(FLOAT)  # denormal
+    found, exact = _quotients(bits, b), bits / b[:, None]
+    is_normal = (exact.abs() >= 2.0**-125) & (bits.abs() >= 2.0**-100)  # of smaller numerators the remainder is rounded
+    assert torch.equal(found[is_normal & ~exact.isinf()], exact[is_normal & ~exact.isinf()])
+    assert torch.equal(found.isnan(), exact.isnan()) and torch.equal(found[exact.isinf()], exact[exact.isinf()])
+    others = ~is_normal & ~exact.isnan() & ~exact.isinf()
+    assert ((found - exact).double().abs()[others] <= 2.0**-148 + 2.0**-22 * exact.double().abs()[others]).all()
+
+
+def test_quotients_of_special_values_are_those_of_a_division() -> None:
+    special = torch.tensor([0.0, -0.0, 1.0, -1.0, 1e-45, -1e-40, 1e-38, 3.4e38, -3.4e38, float("inf"), -float("inf"), float("nan")])
+    found, exact = _quotients(special.repeat(len(special), 1), special), special / special[:, None]
+    torch.testing.assert_close(found, exact, rtol=2.0**-22, atol=2.0**-148, equal_nan=True)
 
 
 def test_a_divisor_for_each_element_divides() -> None:

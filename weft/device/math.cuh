@@ -248,6 +248,10 @@ WEFT_DEVICE float narrow_inverse(float b) {
 #endif
   return b != 0.f && ::fabsf(inverse) > 3.4028234663852886e38f ? ::copysignf(3.4028234663852886e38f, b) : inverse;
 }
+// A factor of a divisor, so that its reciprocal is finite: 2^64 below 2^-100.
+WEFT_DEVICE float row_scale(float b) { return ::fabsf(b) < 7.8886091e-31f ? 1.8446744073709552e19f : 1.f; }
+// log(p) of p = exp(t) / b, where b is a sum of such exponentials: exact where p is denormal. p decides where it is 0 or no number.
+WEFT_DEVICE float log_of_share(float p, float t, float log_b) { return p < 0.f || p > 0.f ? t - log_b : p - infinity<float>(); }
 WEFT_DEVICE float narrow_sigmoid(float x) { return approximate_reciprocal(1.f + narrow_exp(-x)); }
 WEFT_DEVICE float narrow_silu(float x) { return x * narrow_sigmoid(x); }
 

@@ -6,6 +6,7 @@ Read first: `registry.OpDef`.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..dtypes import DataType
@@ -79,5 +80,32 @@ define(
         is_steep=True,
         source="torch.threshold: x > threshold ? x : value; NaN stays NaN",
         gradient=lambda o, g, y, x, limit, value: (o.where(o.gt(x, limit), g, 0.0), None, None),
+    )
+)
+define(
+    OpDef(
+        "fma",
+        3,
+        Rule.full_float,
+        {"float": "::fmaf({0}, {1}, {2})"},
+        lambda a, b, c: a * b + c,
+        python=lambda a, b, c: a * b + c,
+        blocks=_MATH,
+        ulp=1,
+        source="a * b + c, rounded once",
+    )
+)
+define(
+    OpDef(
+        "log_of_share",
+        3,
+        Rule.full_float,
+        {"float": "weft::log_of_share({0}, {1}, {2})"},
+        lambda p, t, log_b: torch.where((p < 0) | (p > 0), t - log_b, p - math.inf),
+        python=lambda p, t, log_b: t - log_b if p < 0 or p > 0 else p - math.inf,
+        blocks=_MATH,
+        flops=4,
+        ulp=1,
+        source="log(exp(t) / b)",
     )
 )

@@ -230,6 +230,11 @@ _unary(
     lambda x: torch.where(x == 0, 1.0 / x, (1.0 / x).clamp(-_LARGEST, _LARGEST)), lambda x: max(-_LARGEST, min(1.0 / x, _LARGEST)),
     blocks=("math",), flops=6, is_mufu=True, ulp=1, source="a divisor of many elements that are seen in 16 bits; 0 times it is 0 but for a divisor of 0",
 )  # fmt: skip
+_unary(
+    "row_scale", Rule.full_float, {"float": "weft::row_scale({0})"},
+    lambda x: torch.where(x.abs() < 2.0**-100, 2.0**64, 1.0).to(x.dtype), lambda x: 2.0**64 if abs(x) < 2.0**-100 else 1.0,
+    blocks=("math",), flops=2, is_steep=True, source="a factor for a divisor, so that its reciprocal is a finite number",
+)  # fmt: skip
 _predicate("isneginf", lambda x: torch.isneginf(x), lambda x: x == -math.inf, False, complex=False)
 _predicate("isposinf", lambda x: torch.isposinf(x), lambda x: x == math.inf, False, complex=False)
 _unary(

@@ -1,57 +1,89 @@
-"""Divisions of a row's elements by a result of the row, as one reciprocal per row and a product per element.
+"""Divisions of a row's elements by one value of the row, as one reciprocal per row and products per element.
 
-Where results are seen in 16 bits at most; a division takes eight instructions there, one of them on the unit for special functions, and a product one.
-Read first: `multiply_by_inverses`.
+A division takes eight instructions where results are seen in 16 bits at most, and a product one. Otherwise a division that rounds takes a dozen and a branch,
+which keeps the compiler from mixing the work of several elements; the same result without a branch takes six. Read first: `multiply_by_inverses`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..analysis.precision import wide_tensors
 from ..dtypes import DataType
 from ..ir.fusion import Fusion
-from ..ir.values import ExpandOp, Expr, PointwiseOp, TensorView, Val
+from ..ir.values import ExpandOp, Expr, PointwiseOp, ReductionOp, TensorView, Val
 from ..ops.build import logical_axes, pointwise
 from .recompute import after_reduction
 
 DIVISIONS = ("div", "truediv")
 
 
-def multiply_by_inverses(fusion: Fusion) -> int:
-    """Replace divisions by broadcast reduction results by products with their reciprocals, in place; return the number of divisors.
+@dataclass
+class _Divisor:
+    """What a row computes once for all its divisions. narrow: the reciprocal for results seen in 16 bits; the others are for those that round: the divisor, times
+    a power of two that makes its reciprocal finite (`scale`), with a minus; and its reciprocal."""
 
-    Before: y = x / b.   After: y = x * narrow_inverse(b), where one element of b divides several of x; y stays the same tensor.
-    Only if y is used with at most 16 bits, because a reciprocal and a product round twice.
+    narrow: Val | None = None
+    scale: Val | None = None
+    negated: Val | None = None
+    inverse: Val | None = None
+
+
+def multiply_by_inverses(fusion: Fusion) -> int:
+    """Replace divisions by a value that several elements share by products with its reciprocal, in place; return the number of divisors.
+
+    Before: y = x / b, where one element of b divides several of x; b depends on a reduction, or the fusion has others.
+    After, if y is used with at most 16 bits: y = x * narrow_inverse(b), which rounds twice. Otherwise a product and its remainder (Markstein, 1990):
+    q = x * r, y = q + (x - q * b) * r with r = 1 / b, rounded as a division rounds but for denormal y; q where that is no finite number. y stays the same tensor.
     """
-    divisions = [expr for expr in fusion.tensor_exprs() if _is_division(expr)]
-    if not divisions:
+    exprs = fusion.tensor_exprs()
+    divisions = [expr for expr in exprs if is_division(expr)]
+    if not divisions or not any(isinstance(expr, ReductionOp) for expr in exprs):
         return 0
     wide, folded = wide_tensors(fusion), after_reduction(fusion)
-    inverses: dict[TensorView, Val] = {}
+    divisors: dict[TensorView, _Divisor] = {}
     for expr in divisions:
-        if expr.tensor_outputs[0] in wide:
-            continue
+        is_wide = expr.tensor_outputs[0] in wide
         divided, divisor = expr.tensor_inputs
         while isinstance(above := divisor.definition(), ExpandOp):
             divisor = above.tensor_inputs[0]
-        if divisor not in folded or not _repeats(divided, divisor):
+        if (divisor not in folded and not is_wide) or not repeats(divided, divisor):
             continue
-        if divisor not in inverses:
-            inverses[divisor] = pointwise(fusion, "narrow_inverse", divisor)
+        row = divisors.setdefault(divisor, _Divisor())
         fusion.remove(expr)
-        fusion.register(PointwiseOp([divided, inverses[divisor]], list(expr.outputs), op="mul", compute=DataType.Float))
-    return len(inverses)
+        factors = _corrected(fusion, divided, divisor, row) if is_wide else (divided, _narrow(fusion, divisor, row))
+        fusion.register(PointwiseOp(list(factors), list(expr.outputs), op="mul", compute=DataType.Float))
+    return len(divisors)
 
 
-def _is_division(expr: Expr) -> bool:
+def _narrow(fusion: Fusion, divisor: TensorView, row: _Divisor) -> Val:
+    if row.narrow is None:
+        row.narrow = pointwise(fusion, "narrow_inverse", divisor)
+    return row.narrow
+
+
+def _corrected(fusion: Fusion, divided: TensorView, divisor: TensorView, row: _Divisor) -> tuple[Val, Val]:
+    """Return the quotient by the scaled divisor, and the scale that it is to be multiplied with."""
+    if row.scale is None or row.inverse is None or row.negated is None:
+        row.scale = pointwise(fusion, "row_scale", divisor)
+        scaled = pointwise(fusion, "mul", divisor, row.scale)
+        row.inverse, row.negated = pointwise(fusion, "reciprocal", scaled), pointwise(fusion, "neg", scaled)
+    near = pointwise(fusion, "mul", divided, row.inverse)
+    rest = pointwise(fusion, "fma", near, row.negated, divided)
+    better = pointwise(fusion, "fma", rest, row.inverse, near)
+    return pointwise(fusion, "where", pointwise(fusion, "isfinite", better), better, near), row.scale
+
+
+def is_division(expr: Expr) -> bool:
     """True for a division of a tensor of Float by another."""
     is_float = isinstance(expr, PointwiseOp) and expr.op_name in DIVISIONS and expr.attributes["compute"] is DataType.Float
     return is_float and len(expr.tensor_inputs) == 2
 
 
-def _repeats(divided: TensorView, divisor: TensorView) -> bool:
+def repeats(divided: TensorView, divisor: TensorView) -> bool:
     """True if each element of the divisor divides several elements, and the result has the shape of the dividend."""
     axes = [(a.is_broadcast(), b.is_broadcast()) for a, b in zip(logical_axes(divided), logical_axes(divisor), strict=True)]
     return (False, True) in axes and not any(is_broadcast for is_broadcast, _ in axes)
 
 
-__all__ = ["multiply_by_inverses"]
+__all__ = ["is_division", "multiply_by_inverses", "repeats"]
