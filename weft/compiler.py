@@ -29,6 +29,7 @@ from .lower.kernel_text import body_text
 from .lower.pipeline import lower
 from .lower.program import KernelProgram
 from .schedule.bulk_copies import settle_bulk_copies
+from .schedule.cancelled_factors import cancel_factors
 from .schedule.logs_of_shares import subtract_logs
 from .schedule.one_pass_moments import deviations, fold_moments
 from .schedule.online_softmax import exp_sums, fold_online
@@ -184,6 +185,7 @@ def prepare_in_place(fusion: Fusion) -> Prepared:
 def _rewrite(fusion: Fusion) -> None:
     settle_as_iteration(fusion)
     translate_welford(fusion)
+    cancel_factors(fusion)
     subtract_logs(fusion)
     multiply_by_inverses(fusion)
 

@@ -248,6 +248,8 @@ WEFT_DEVICE float narrow_inverse(float b) {
 #endif
   return b != 0.f && ::fabsf(inverse) > 3.4028234663852886e38f ? ::copysignf(3.4028234663852886e38f, b) : inverse;
 }
+// a * b / b without overflow: a, or NaN where b is 0, infinite or NaN.
+WEFT_DEVICE float cancelled(float a, float b) { return ::fabsf(b) > 0.f && ::fabsf(b) <= 3.4028234663852886e38f ? a : quiet_nan<float>(); }
 // A factor of a divisor, so that its reciprocal is finite: 2^64 below 2^-100.
 WEFT_DEVICE float row_scale(float b) { return ::fabsf(b) < 7.8886091e-31f ? 1.8446744073709552e19f : 1.f; }
 // log(p) of p = exp(t) / b, where b is a sum of such exponentials: exact where p is denormal. p decides where it is 0 or no number.

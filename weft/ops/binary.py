@@ -368,6 +368,12 @@ _binary(
     gradient=flat,
 )
 
+# ---- inside of kernels
+_binary(
+    "cancelled", Rule.full_float, {"float": "weft::cancelled({0}, {1})"}, lambda a, b: torch.where((b != 0) & torch.isfinite(b), a, math.nan),
+    lambda a, b: a if b and math.isfinite(b) else math.nan, blocks=_MATH, flops=3, source="a * b / b, without overflow",
+)  # fmt: skip
+
 # ---- complex numbers
 _binary(
     "complex",

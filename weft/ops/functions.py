@@ -36,7 +36,7 @@ def lookup(name: str) -> Callable[..., Any]:
 
 
 # ---------------------------------------------------------------- pointwise
-_INTERNAL = {"magnitude", "e8m0_inverse", "e4m3_inverse", "e2m1_scale", "narrow_inverse", "row_scale", "fma", "log_of_share"}
+_INTERNAL = {"magnitude", "e8m0_inverse", "e4m3_inverse", "e2m1_scale", "narrow_inverse", "row_scale", "fma", "log_of_share", "cancelled"}
 _NOT_IN_FRONT_END = _INTERNAL | {"cast", "complex", "imag", "where", "lerp", "clamp", "threshold"}
 
 
