@@ -213,3 +213,19 @@ def test_a_sum_of_differences_from_something_else_is_a_sum_of_its_own() -> None:
             other(fd, kind)
         fd.validate([x])
         assert all("FoldMaxSumBelow" not in r.program.text for r in fd.fec.kernel_runtimes)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(3, 5), (1, 8), (64, 96), (7, 1)])
+@pytest.mark.parametrize("keepdim", [True, False])
+def test_a_softmax_of_merged_axes_finds_both_in_one_pass(rows: int, columns: int, keepdim: bool) -> None:
+    """x.flatten().softmax(0): the axis that the maximum keeps stands for two in the kernel, and is broadcast in two steps."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([rows, columns], contiguity=True, dtype=DataType.Float)
+        flat = fd.ops.reshape(x, [rows * columns])
+        largest = fd.ops.max(flat, [0], keepdim)
+        shifted = fd.ops.sub(flat, largest if keepdim else fd.ops.broadcast(largest, [True]))
+        fd.add_output(fd.ops.log(fd.ops.sum(fd.ops.exp(shifted), [0])))
+    given = torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows))
+    (y,) = run(fd, [given])
+    wanted = given.double().sub(given.max().double()).logsumexp((0, 1))
+    assert abs(y.item() - wanted.item()) <= 2.0**-20 * (1 + abs(wanted.item()))

@@ -69,13 +69,22 @@ def _spread(value: Val, folded: tuple[bool, ...]) -> tuple[Val, int] | None:
     while True:
         value = copied_value(value)
         expr = value.definition()
-        if isinstance(expr, BroadcastOp) and flags is None:
-            flags = tuple(expr.attributes["flags"])
+        if isinstance(expr, BroadcastOp):
+            flags = _new_axes(expr, flags)
         elif isinstance(expr, PointwiseOp) and expr.op_name == "log" and not logarithms:
             logarithms = 1
         elif not isinstance(expr, ExpandOp):
             return (value, logarithms) if flags == folded else None
         value = expr.inputs[0]
+
+
+def _new_axes(broadcast: BroadcastOp, below: tuple[bool, ...] | None) -> tuple[bool, ...]:
+    """Return which axes a broadcast adds, as seen below another one that adds the axes `below` to its result: an axis kept by a sum over merged axes."""
+    own = tuple(broadcast.attributes["flags"])
+    if below is None:
+        return own
+    rest = iter(own)
+    return tuple(is_new or next(rest) for is_new in below)
 
 
 def _match(expr: Expr) -> ExpSum | None:
@@ -94,8 +103,8 @@ def _match(expr: Expr) -> ExpSum | None:
             if inner is None:
                 return None
             is_guarded, spread = True, inner
-        elif isinstance(above, BroadcastOp) and flags is None:
-            flags, spread = tuple(above.attributes["flags"]), above.inputs[0]
+        elif isinstance(above, BroadcastOp):
+            flags, spread = _new_axes(above, flags), above.inputs[0]
         elif isinstance(above, ExpandOp):
             spread = above.inputs[0]
         elif copied_value(spread) is not spread:
