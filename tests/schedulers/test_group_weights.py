@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from fusion_check import poisoned_outputs
 from part_of_chip import part_of_the_chip
 from row_fusions import layer_norm, numbers, rms_norm, wide

@@ -18,8 +18,8 @@ def subtract_logs(fusion: Fusion) -> int:
 
     Before: y = log(p), p = e / b, e = exp(t), t = x - m, where b and m have one element for several of x.
     After: y = log_of_share(p, t, log(b)), which is t - log(b), or what log(p) is where p is 0 or no number; y stays the same tensor.
-    Only where the error of t - log(b), half a unit in the last place of t and of log(b), is no larger than that of log(p): where y is used with at most 16 bits,
-    or where b is the sum of these exponentials over the axes along which m is the maximum of x. Then b is at least 1, and t is 0 where p is near 1.
+    Only where the error of t - log(b), half a unit in the last place of t and of log(b), is no larger than that of log(p): where y is used with at most
+    16 bits, or where b is the sum of these exponentials over the axes along which m is the maximum of x. Then b is at least 1, and t is 0 where p is near 1.
     """
     logs = [expr for expr in fusion.tensor_exprs() if _is(expr, "log")]
     if not logs:

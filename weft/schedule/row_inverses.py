@@ -20,8 +20,8 @@ DIVISIONS = ("div", "truediv")
 
 @dataclass
 class _Divisor:
-    """What a row computes once for all its divisions. narrow: the reciprocal for results seen in 16 bits; the others are for those that round: the divisor, times
-    a power of two that makes its reciprocal finite (`scale`), with a minus; and its reciprocal."""
+    """What a row computes once for all its divisions. narrow: the reciprocal for results seen in 16 bits; the others are for those that round: the divisor,
+    times a power of two that makes its reciprocal finite (`scale`), with a minus; and its reciprocal."""
 
     narrow: Val | None = None
     scale: Val | None = None
@@ -34,7 +34,8 @@ def multiply_by_inverses(fusion: Fusion) -> int:
 
     Before: y = x / b, where one element of b divides several of x; b depends on a reduction, or the fusion has others.
     After, if y is used with at most 16 bits: y = x * narrow_inverse(b), which rounds twice. Otherwise a product and its remainder (Markstein, 1990):
-    q = x * r, y = q + (x - q * b) * r with r = 1 / b, rounded as a division rounds but for denormal y; q where that is no finite number. y stays the same tensor.
+    q = x * r, y = q + (x - q * b) * r with r = 1 / b, rounded as a division rounds but for denormal y; q where that is no finite number.
+    y stays the same tensor.
     """
     exprs = fusion.tensor_exprs()
     divisions = [expr for expr in exprs if is_division(expr)]

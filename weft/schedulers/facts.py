@@ -414,9 +414,10 @@ class RowAnalysis:
         self.limits = VectorLimits(axes, shape.order, [*inputs, *self.row_outputs])
         vectorizable = self.limits.vectorizable
         along = [t for t in inputs if axes.stored(t) & reduced and not stands_still(t, axes, shape)]
-        late = [t for t in along if buffers.first_pass.get(t, 0) > 0]
-        self.group_inputs = [t for t in late if axes.stored(t) - reduced and not loops - reduced <= axes.stored(t) and lookup_of(t) is None]
-        """Weights that differ between groups of rows, such as a scale per sample: the rows of a group read them from L2, like other weights."""
+        again = [t for t in along if buffers.passes == 1 or buffers.first_pass.get(t, 0) > 0]  # none of these are kept between passes
+        self.group_inputs = [t for t in again if axes.stored(t) - reduced and not loops - reduced <= axes.stored(t) and lookup_of(t) is None]
+        """Weights that differ between groups of rows, such as a scale per sample: the rows of a group read them from L2, like other weights. In sums of columns
+        also values of rows."""
         self.row_inputs = [t for t in along if (axes.stored(t) - reduced or not has_rows) and t not in self.group_inputs]
         self.broadcast_inputs = [t for t in along if not any(t is r for r in self.row_inputs)]
         self.max_dtype_bits, self.min_dtype_bits = _dtype_bits(vectorizable, [*inputs, *outputs])
