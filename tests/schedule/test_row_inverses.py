@@ -39,6 +39,22 @@ def test_a_row_has_one_reciprocal_where_results_have_32_bits() -> None:
     assert "narrow_inverse" not in names and "div" not in names
 
 
+@pytest.mark.parametrize("largest", [1, 0, None])
+def test_a_softmax_of_32_bits_needs_no_test_for_infinity(largest: int | None) -> None:
+    """Only where the maximum is along the axis of the sum: its divisor is 1 or more."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        e = fd.ops.exp(x if largest is None else fd.ops.sub(x, fd.ops.max(x, [largest], True)))
+        fd.add_output(fd.ops.div(e, fd.ops.sum(e, [1], True)))
+    names = op_names(fd)
+    assert names.count("fma") == 2 and "div" not in names
+    assert ("isfinite" in names) is (largest != 1)
+    given = torch.randn(5, 33, generator=torch.Generator().manual_seed(9)) * 9  # exponentials are within 3 units of rounding, approximate ones of 27 within 27
+    given[0, 3], given[1, 4], given[2, 5] = float("inf"), float("nan"), -float("inf")
+    exact = given - given.amax(largest, keepdim=True) if largest is not None else given
+    torch.testing.assert_close(fd.execute([given])[0], exact.exp() / exact.exp().sum(1, keepdim=True), rtol=2.0**-19, atol=2.0**-140, equal_nan=True)
+
+
 def test_without_a_reduction_results_of_32_bits_are_divided() -> None:
     with FusionDefinition() as fd:
         x, b = (fd.define_tensor(shape, contiguity=True) for shape in ([-1, -1], [-1, 1]))

@@ -6,9 +6,10 @@ So the loss of a softmax with itself as a target is written, sum(p * log(p)), an
 from __future__ import annotations
 
 from ..analysis.precision import wide_tensors
+from ..analysis.softmaxes import is_softmax
 from ..dtypes import DataType
 from ..ir.fusion import Fusion
-from ..ir.values import BroadcastOp, ExpandOp, Expr, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorView, Val
+from ..ir.values import Expr, PointwiseOp, Val
 from ..ops.build import pointwise
 from .row_inverses import is_division, repeats
 
@@ -37,7 +38,7 @@ def subtract_logs(fusion: Fusion) -> int:
             continue
         if not repeats(exponential, divisor) or not repeats(*difference.tensor_inputs):
             continue
-        if out in wide and not _is_softmax(exponential, divisor, difference):
+        if out in wide and not is_softmax(exponential, divisor):
             continue
         if divisor not in row_logs:
             row_logs[divisor] = pointwise(fusion, "log", divisor)
@@ -50,22 +51,6 @@ def subtract_logs(fusion: Fusion) -> int:
 
 def _is(expr: Expr, name: str) -> bool:
     return isinstance(expr, PointwiseOp) and expr.op_name == name and expr.attributes["compute"] is DataType.Float
-
-
-def _is_softmax(exponential: TensorView, divisor: TensorView, difference: Expr) -> bool:
-    """True if the divisor is the sum of the exponentials over the axes along which what was subtracted is the maximum."""
-    total, largest = _reduction_behind(divisor, "sum"), _reduction_behind(difference.tensor_inputs[1], "max")
-    if total is None or largest is None or total.tensor_inputs[0] is not exponential or largest.tensor_inputs[0] is not difference.inputs[0]:
-        return False
-    folded = [[axis.is_reduction() for axis in e.tensor_outputs[0].get_logical_domain()] for e in (total, largest)]
-    return folded[0] == folded[1]
-
-
-def _reduction_behind(tensor: TensorView, kind: str) -> ReductionOp | None:
-    """Return the reduction of that kind whose result was broadcast to `tensor`."""
-    while isinstance(above := tensor.definition(), (BroadcastOp, ExpandOp, SqueezeOp, LoadStoreOp)):
-        tensor = above.tensor_inputs[0]
-    return above if isinstance(above, ReductionOp) and above.attributes["kind"] == kind else None
 
 
 __all__ = ["subtract_logs"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..analysis.precision import wide_tensors
+from ..analysis.softmaxes import is_softmax
 from ..dtypes import DataType
 from ..ir.fusion import Fusion
 from ..ir.values import ExpandOp, Expr, PointwiseOp, ReductionOp, TensorView, Val
@@ -20,10 +21,14 @@ DIVISIONS = ("div", "truediv")
 
 @dataclass
 class _Divisor:
-    """What a row computes once for all its divisions. narrow: the reciprocal for results seen in 16 bits; the others are for those that round: the divisor,
-    times a power of two that makes its reciprocal finite (`scale`), with a minus; and its reciprocal."""
+    """What a row computes once for all its divisions.
+
+    narrow: the reciprocal, for results seen in 16 bits. share: reciprocal and negative of the divisor of a softmax. For other divisions that round: `scale`, a
+    power of two that makes the reciprocal finite; the divisor times it, with a minus; the reciprocal of that product.
+    """
 
     narrow: Val | None = None
+    share: tuple[Val, Val] | None = None
     scale: Val | None = None
     negated: Val | None = None
     inverse: Val | None = None
@@ -34,8 +39,8 @@ def multiply_by_inverses(fusion: Fusion) -> int:
 
     Before: y = x / b, where one element of b divides several of x; b depends on a reduction, or the fusion has others.
     After, if y is used with at most 16 bits: y = x * narrow_inverse(b), which rounds twice. Otherwise a product and its remainder (Markstein, 1990):
-    q = x * r, y = q + (x - q * b) * r with r = 1 / b, rounded as a division rounds but for denormal y; q where that is no finite number.
-    y stays the same tensor.
+    q = x * r, y = q + (x - q * b) * r with r = 1 / b, rounded as a division rounds but for denormal y; q where that is no finite number,
+    which does not occur in a softmax. y stays the same tensor.
     """
     exprs = fusion.tensor_exprs()
     divisions = [expr for expr in exprs if is_division(expr)]
@@ -50,10 +55,13 @@ def multiply_by_inverses(fusion: Fusion) -> int:
             divisor = above.tensor_inputs[0]
         if (divisor not in folded and not is_wide) or not repeats(divided, divisor):
             continue
-        row = divisors.setdefault(divisor, _Divisor())
+        row, is_share = divisors.setdefault(divisor, _Divisor()), is_wide and is_softmax(divided, divisor)
         fusion.remove(expr)
-        factors = _corrected(fusion, divided, divisor, row) if is_wide else (divided, _narrow(fusion, divisor, row))
-        fusion.register(PointwiseOp(list(factors), list(expr.outputs), op="mul", compute=DataType.Float))
+        if is_share:
+            name, operands = "fma", _share(fusion, divided, divisor, row)
+        else:
+            name, operands = "mul", _corrected(fusion, divided, divisor, row) if is_wide else [divided, _narrow(fusion, divisor, row)]
+        fusion.register(PointwiseOp(operands, list(expr.outputs), op=name, compute=DataType.Float))
     return len(divisors)
 
 
@@ -63,7 +71,16 @@ def _narrow(fusion: Fusion, divisor: TensorView, row: _Divisor) -> Val:
     return row.narrow
 
 
-def _corrected(fusion: Fusion, divided: TensorView, divisor: TensorView, row: _Divisor) -> tuple[Val, Val]:
+def _share(fusion: Fusion, divided: TensorView, divisor: TensorView, row: _Divisor) -> list[Val]:
+    """Return the operands of the `fma` that corrects a softmax: nothing is infinite or needs a scale."""
+    if row.share is None:
+        row.share = pointwise(fusion, "reciprocal", divisor), pointwise(fusion, "neg", divisor)
+    inverse, negated = row.share
+    near = pointwise(fusion, "mul", divided, inverse)
+    return [pointwise(fusion, "fma", near, negated, divided), inverse, near]
+
+
+def _corrected(fusion: Fusion, divided: TensorView, divisor: TensorView, row: _Divisor) -> list[Val]:
     """Return the quotient by the scaled divisor, and the scale that it is to be multiplied with."""
     if row.scale is None or row.inverse is None or row.negated is None:
         row.scale = pointwise(fusion, "row_scale", divisor)
@@ -72,7 +89,7 @@ def _corrected(fusion: Fusion, divided: TensorView, divisor: TensorView, row: _D
     near = pointwise(fusion, "mul", divided, row.inverse)
     rest = pointwise(fusion, "fma", near, row.negated, divided)
     better = pointwise(fusion, "fma", rest, row.inverse, near)
-    return pointwise(fusion, "where", pointwise(fusion, "isfinite", better), better, near), row.scale
+    return [pointwise(fusion, "where", pointwise(fusion, "isfinite", better), better, near), row.scale]
 
 
 def is_division(expr: Expr) -> bool:
