@@ -62,7 +62,8 @@ def concretize(fusion: Fusion, questions: Questions) -> None:
     """Decide every open axis, in place.
 
     After: no axis is open; a reduction over an axis of extent 1 is a squeeze; each ReshapeOp has the attribute `groups`, unless its sizes are not known, and
-    neither its input nor its output has axes of extent 1. A symbolic size of an input that a reshape depends on and that is 1 is a broadcast axis.
+    neither its input nor its output has axes of extent 1. A symbolic size of an input that a reshape depends on and that is 1 is a broadcast axis; so are the
+    axes of `questions.ones`.
     Outputs with memory of their own (`Fusion.shares_results`) have elements along axes that turn out to repeat them.
     Errors: ExpandMismatch, CannotSqueeze, ElementCountsDiffer, WrongRuntimeSize, NegativeResult, ExtentMismatch.
     """
@@ -108,14 +109,14 @@ def _give_elements(fusion: Fusion, output: TensorView, dims: Sequence[int]) -> N
 
 
 def _settle_inputs(fusion: Fusion, questions: Questions) -> None:
-    """Make input axes of size 1 broadcast axes, if a reshape depends on the size."""
+    """Make input axes of size 1 broadcast axes, if a reshape depends on the size or `questions.ones` has it."""
     sizes: dict[Sym, None] = {}
     for expr in fusion.tensor_exprs():
         if isinstance(expr, ReshapeOp):
             for tensor in (*expr.tensor_inputs, *expr.tensor_outputs):
                 for axis in logical_axes(tensor):
                     sizes.update(dict.fromkeys(sorted(variables(axis.logical_extent), key=str)))
-    ones = {sym for sym in sizes if questions.is_one(sym)}
+    ones = {sym for sym in sizes if questions.is_one(sym)} | questions.ones
     for value in fusion.inputs():
         for axis in value.get_logical_domain() if isinstance(value, TensorView) else ():
             if axis.sym in ones and axis.is_iteration():
@@ -133,7 +134,9 @@ def _copy_kind(axis: IterDomain, source: IterDomain) -> None:
 
 
 def _settle_by_extent(axis: IterDomain, questions: Questions) -> None:
-    if axis.is_open():
+    if axis.is_iteration() and axis.sym in questions.ones:
+        _settle(axis, ONE, IterType.broadcast)
+    elif axis.is_open():
         one = questions.is_one(axis.sym)
         _settle(axis, ONE if one else axis.sym, IterType.broadcast if one else IterType.iteration)
 
@@ -187,11 +190,20 @@ def _same_axes(fusion: Fusion, expr: Expr, questions: Questions) -> None:
 
 
 def _scan(fusion: Fusion, expr: Expr, questions: Questions) -> None:
-    """Make an axis that is expanded in this call an ordinary one before a scan, because the scan's result differs along it."""
+    """Make an axis that is expanded in this call an ordinary one before a scan, because the scan's result differs along it. Along an axis of one element, a
+    scan is a copy.
+    """
     source, dim = expr.tensor_inputs[0], expr.attributes["dim"]
-    if logical_axes(source)[dim].expanded_extent is not None:
+    axis = logical_axes(source)[dim]
+    if axis.is_broadcast() and axis.expanded_extent is None and len(expr.inputs) == 1:
+        out = expr.tensor_outputs[0]
+        fusion.remove(expr)
+        copy = LoadStoreOp([source], [out])
+        fusion.register(copy)
+        return _same_axes(fusion, copy, questions)
+    if axis.expanded_extent is not None:
         fusion.replace_input(expr, source, with_elements_along(fusion, source, dim))
-    _same_axes(fusion, expr, questions)
+    return _same_axes(fusion, expr, questions)
 
 
 def _broadcast(fusion: Fusion, expr: Expr, questions: Questions) -> None:

@@ -48,7 +48,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     Errors: those of `concretize`.
     """
     questions = questions or Questions()
-    if not has_views(fusion) and not is_open(fusion):
+    if not has_views(fusion) and not is_open(fusion) and not questions.ones:
         fold_squeezes(fusion)
         fold_few_largest(fusion, questions)
         scatter_in_kernels(fusion, questions)

@@ -13,12 +13,12 @@ from ..expr import Number, Sym, evaluate_int
 
 class Questions:
     """Questions about sizes, recorded with their answers unless constants decide. env: values of the variables of sizes and scalars; None if there is no call
-    yet: then every question that needs one is answered with no.
+    yet: then every question that needs one is answered with no. ones: sizes that are 1 in the call, whose axes become broadcast axes.
     """
 
-    def __init__(self, env: Mapping[Sym, Number] | None = None) -> None:
-        self.env, self.memo = env, dict[Sym, Number]()
-        self._answers: list[Hashable] = []
+    def __init__(self, env: Mapping[Sym, Number] | None = None, ones: frozenset[Sym] = frozenset()) -> None:
+        self.env, self.ones, self.memo = env, ones, dict[Sym, Number]()
+        self._answers: list[Hashable] = [ones] if ones else []
 
     @property
     def answers(self) -> tuple[Hashable, ...]:

@@ -33,6 +33,7 @@ from ..graph.few_largest import has_few_largest
 from ..graph.normalize import normalize_in_place
 from ..graph.questions import Questions
 from ..graph.scatters import has_scatters
+from ..graph.single_elements import InnerSizes
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ScatterStoreOp
 from ..ir.structure import known_key
@@ -172,6 +173,7 @@ class SharedDefinition:
         self.places = {input_name(value): index for index, value in enumerate(self.fusion.inputs())}
         self.tensors = {t.name: t for t in self.fusion.tensors()}
         self.extents = zero_size.extents(self.fusion)
+        self.inner_sizes = None if is_scheduled else InnerSizes(self.fusion)
         sized = {v for sym in self.extents for v in variables(sym)}
         self.shape_scalars = {i for i, v in enumerate(self.fusion.inputs()) if isinstance(v, Scalar) and v.sym in sized}
         self._variants: OnceTable[Variant] = OnceTable()
@@ -203,15 +205,16 @@ class SharedDefinition:
         return out, left_out
 
     def variant_for(self, env: Mapping[Sym, Number], viewed: frozenset[int] = frozenset()) -> Variant:
-        """Return the variant for sizes: by the extents that are 0, and by the answers to questions about sizes (`weft.graph.questions`). viewed: the computed
-        outputs that are views, or that are not needed.
+        """Return the variant for sizes: by the extents that are 0, by the innermost ones that are 1 (`weft.graph.single_elements`), and by the answers to
+        questions about sizes (`weft.graph.questions`). viewed: the computed outputs that are views, or that are not needed.
         Errors: those of open sizes that do not fit (`weft.graph.concretize`).
         """
         memo: dict[Sym, Number] = {}
         zero = frozenset(sym for sym in self.extents if evaluate(sym, env, memo) == 0)
-        if self.base is not None:
+        ones = frozenset[Sym]() if self.inner_sizes is None or zero else self.inner_sizes.ones(lambda sym: evaluate(sym, env, memo) == 1)
+        if self.base is not None and not ones:
             return self._made(zero, viewed, Questions()) if zero or viewed else self.base
-        questions = Questions(env)
+        questions = Questions(env, ones)
         variant = Variant(self, zero, viewed, questions)  # the answers are known after it is made
         variant.check(env)
         return self._variants.get_or_make((zero, viewed, questions.answers), lambda: variant)
