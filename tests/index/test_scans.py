@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,9 @@ from lookup_cases import TYPES, numbers
 from fusion_check import poisoned_outputs
 
 from weft import DataType, FusionDefinition
+from weft.compiler import program_of_scheduled
+from weft.lower.scans import BadScan
+from weft.schedulers.scans import ScanParams, Scans
 
 SHAPES = [((3, 1000), 1), ((2, 4100), 1), ((5, 33), 1), ((1, 1, 7), 2), ((700, 9), 0), ((40, 64), 0), ((1, 5), 0), ((5, 1), 0), ((3, 50, 17), 1), ((2, 3, 4), 0), ((0, 5), 1)]
 
@@ -110,6 +114,63 @@ def test_an_axis_that_is_expanded_in_a_call_has_elements_of_its_own() -> None:
         x = torch.full((1, 1), 3.0).expand(1, count)
         (y,) = fd.execute([x])
         assert torch.equal(y, x.reshape(-1).cumsum(0))
+
+
+# ---- several columns per thread, and rows that begin anywhere
+COLUMNS = [((700, 40), 0), ((513, 2), 0), ((3, 130, 24), 1), ((9, 4096), 0), ((4100, 6), 0), ((1, 8), 0), ((300, 62), 0), ((65, 3, 10), 0)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("shape, dim", COLUMNS, ids=str)
+def test_a_thread_has_several_columns(shape: tuple[int, ...], dim: int, dtype: torch.dtype) -> None:
+    """Elements of 64 bits would take too many registers."""
+    x = numbers(*shape, dtype=dtype)
+    fd = check(lambda fd, x: fd.ops.cumsum(x, dim), x, wanted("cumsum", x, dim), 5e-2 if dtype.itemsize == 2 else 1e-3)
+    params = fd.fec.kernel_runtimes[0].proposal.params  # type: ignore[attr-defined]
+    inner = math.prod(shape[dim + 1 :])
+    assert params.columns == (1 if dtype.itemsize == 8 else min(4, inner & -inner))
+    assert params.bdimx * params.bdimy % 32 == 0
+
+
+@pytest.mark.parametrize("columns", [33, 41, 5])
+def test_an_odd_number_of_columns(columns: int) -> None:
+    x = numbers(4099, columns)
+    fd = check(lambda fd, x: fd.ops.cumsum(x, 0), x, wanted("cumsum", x, 0), 1e-3)
+    assert fd.fec.kernel_runtimes[0].proposal.params.columns == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(150, 1501), (3, 70001), (1, 9999), (70, 513), (2, 5, 2047)], ids=str)
+def test_rows_that_begin_anywhere(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """A thread has as many neighbours as in rows that begin at vectors; results go through shared memory. An operand of each row, a second output."""
+    x, dim = numbers(*shape, dtype=dtype), len(shape) - 1
+
+    def define(fd: FusionDefinition, x: Any) -> Any:
+        wide = fd.ops.cast(x, DataType.Float)
+        first = fd.ops.slice(wide, [0] * len(shape), [*shape[:-1], 1]) if len(shape) == 2 else 1.0
+        fd.add_output(fd.ops.cast(fd.ops.neg(wide), TYPES[dtype]))
+        return fd.ops.cast(fd.ops.add(fd.ops.cumsum(fd.ops.mul(wide, 0.01), dim), first), TYPES[dtype])
+
+    want = (x.double() * 0.01).cumsum(dim) + (x[:, :1].double() if len(shape) == 2 else 1.0)
+    with FusionDefinition() as fd:
+        fd.add_output(define(fd, fd.define_tensor([-1] * len(shape), contiguity=True, dtype=TYPES[dtype])))
+    with poisoned_outputs():
+        negative, out = fd.execute([x])
+    torch.testing.assert_close(negative, -x, rtol=0, atol=0, check_dtype=False)
+    torch.testing.assert_close(out.double(), want, rtol=1e-2 if dtype.itemsize == 2 else 1e-4, atol=1e-2 if dtype.itemsize == 2 else 1e-4)
+    params = next(r.proposal.params for r in fd.fec.kernel_runtimes if isinstance(r.proposal.params, ScanParams))
+    assert params.is_staged and params.neighbours == 16 // dtype.itemsize
+
+
+def test_blocks_of_scans_are_whole_warps() -> None:
+    """With fewer threads across than a warp has: threads of one column follow each other in a warp."""
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.cumsum(fd.define_tensor([-1, -1], contiguity=True), 0))
+    fusion, _ = fd.fusion.clone()
+    analysis = Scans().analyze(fusion)
+    result = Scans().apply(fusion, analysis, ScanParams(False, 4, 1, 8, 3, 64))
+    with pytest.raises(BadScan, match="blocks of 24 threads are not whole warps"):
+        program_of_scheduled(fusion, DataType.Int32, name="columns", result=result)
 
 
 # ---- rows that several blocks share

@@ -327,8 +327,8 @@ def shared_scan() -> tuple[Fusion, ScheduleResult]:
 
 
 def shared_scan_down() -> tuple[Fusion, ScheduleResult]:
-    """The same down columns: [BIDx, TIDx | BIDy, pieces, TIDy, neighbours]."""
-    return _scan(0, ScanParams(False, 4, 1, 8, 8, 64, blocks=4))
+    """The same down columns, two per thread: [BIDx, TIDx, vector | BIDy, pieces, TIDy, neighbours]."""
+    return _scan(0, ScanParams(False, 4, 1, 8, 8, 64, blocks=4, columns=2))
 
 
 def nvfp4_tiles() -> tuple[Fusion, ScheduleResult]:
@@ -485,7 +485,7 @@ KERNELS = {
     "two_sides_behind": Generated(two_sides_behind, _bf16((11, 1000))),
     "nested_rows": Generated(nested_rows, _bf16((3, 3, 1000))),
     "shared_scan": Generated(shared_scan, _floats((2, 2300))),
-    "shared_scan_down": Generated(shared_scan_down, _floats((300, 11))),
+    "shared_scan_down": Generated(shared_scan_down, _floats((300, 22))),
     "nvfp4_tiles": Generated(nvfp4_tiles, _bf16((33, 96))),
     "nvfp4_four_rows": Generated(nvfp4_four_rows, _bf16((70, 1024))),
     "nvfp4_groups": Generated(nvfp4_groups, _groups),

@@ -225,14 +225,17 @@ NESTED_ROWS = (
     library(NESTED, "sums of parts read before the other blocks have sent theirs", r"(values\[n\], |folded, values\[n\]\);\n  \}\n  )await_cluster\(exchange\);", r"\1;", "data-race|uninitialised-read|exit-with-pending-load|remote", "reduce_cluster<|store_global<"),
 )
 
-SCAN, SCAN_DOWN, TOTALS = "shared_scan", "shared_scan_down", "take_row|take_column|hand_over|load_global<|combine"
+SCAN, SCAN_DOWN, TOTALS = "shared_scan", "shared_scan_down", "take_totals|hand_over|store_totals|fold_threads|load_shared|load_global<|combine"
 SHARED_SCANS = (
     generated(SCAN, "totals of other blocks read before all have met", r"weft::meet_grid\(grid_barrier\);", ";", "data-race|uninitialised-read", TOTALS),
     generated(SCAN_DOWN, "no barrier of the block between its totals and the meeting", r"weft::block_sync\(\);(  // totals: stored)", r";\1", "data-race|uninitialised-read", TOTALS),
     generated(SCAN_DOWN, "no barrier of the block behind the meeting", r"weft::block_sync\(\);(  // totals: those)", r";\1", "data-race|uninitialised-read", TOTALS),
-    library(SCAN, "a block's total folded before its warps have stored theirs", r"(store_shared\(workspace \+ threadIdx\.x / 32, total\);\n  )block_sync\(\);", r"\1;", "data-race|uninitialised-read", TOTALS),
-    library(SCAN_DOWN, "a column's total folded before its threads have stored theirs", r"(threadIdx\.x, total\);\n  )block_sync\(\);", r"\1;", "data-race|uninitialised-read", TOTALS),
-    library(SCAN, "totals of a row where those of the next begin", r"(store_global\(totals \+ \()blockIdx\.x \* gridDim\.y \+ blockIdx\.y\), all\);\n  \}\n\}\n\n// Let a row", r"\1blockIdx.x * gridDim.y + blockIdx.y / 2), all);\n  }\n}\n\n// Let a row", "data-race|uninitialised-read", TOTALS),
+    library(SCAN, "a block's total folded before its warps have stored theirs", r"(store_totals\(totals, workspace, at\);\n  )block_sync\(\);", r"\1;", "data-race|uninitialised-read", TOTALS),
+    library(SCAN_DOWN, "a column's total folded before its threads have stored theirs", r"(store_totals\(totals, workspace, at\);\n  )block_sync\(\);", r"\1;", "data-race|uninitialised-read", TOTALS),
+    library(SCAN_DOWN, "parts of a piece folded before all warps have stored theirs", r"(prefix\[v\] = carry\.value\[v\];\n  \}\n  )block_sync\(\);", r"\1;", "data-race|uninitialised-read", TOTALS),
+    library(SCAN_DOWN, "each piece in the first half of the workspace", r"carry\.odd = !carry\.odd;", ";", "data-race", TOTALS),
+    library(SCAN, "totals of the blocks before where the first piece is", r"fold_threads<Op>\(before, workspace \+ at\.parts \* at\.rows, at\)", "fold_threads<Op>(before, workspace, at)", "data-race", TOTALS),
+    library(SCAN, "totals of a row where those of the next begin", r"(store_global\(totals \+ \()blockIdx\.y ", r"\1blockIdx.y / 2 ", "data-race|uninitialised-read", TOTALS),
 )
 
 TILES = "tiles"

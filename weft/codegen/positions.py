@@ -10,7 +10,7 @@ from typing import Any
 from ..dtypes import CUDA_NAMES, DataType
 from ..errors import InternalError
 from ..expr import ONE, TRUE, ZERO, Sym, add, const, maximum, minimum
-from ..ir.enums import BLOCK_TYPES, MemoryType
+from ..ir.enums import MemoryType
 from ..ir.graph_ops import At, LookupOp, ScatterStoreOp
 from ..ir.values import IotaOp, no_reductions
 from ..lower.kernel_ir import Access, Buffer, Op, Scan
@@ -133,13 +133,13 @@ def at_lane(writer: Any, place: Access) -> str:
 
 
 def start_scan(writer: Any, s: Scan, depth: int) -> None:
-    """Declare the carry from piece to piece: the start value, or the identity; if blocks share a row, also a thread's part of its block's total."""
+    """Declare the carry from piece to piece: the start value, or the identity; if blocks share a row, also a thread's part of its block's totals."""
     dtype = accumulator(s.outputs[0].buffer.dtype)
     monoid = writer.monoid(s.expr, dtype)
     start = writer.read(s.operands[1], dtype) if len(s.operands) > 1 else monoid.identity(dtype)
-    writer.emit(depth, f"weft::Carry<{CUDA_NAMES[dtype]}> {s.carry} = {{{start}, false}};")
+    writer.emit(depth, f"weft::Carry<{CUDA_NAMES[dtype]}, {s.rows}> {s.carry} = {{{{{', '.join([start] * s.rows)}}}, false}};")
     if s.blocks is not None:
-        writer.emit(depth, f"{CUDA_NAMES[dtype]} {_total(s)} = {monoid.identity(dtype)};")
+        writer.emit(depth, f"{CUDA_NAMES[dtype]} {_total(s)}[{s.rows}] = {{{', '.join([monoid.identity(dtype)] * s.rows)}}};")
 
 
 def _total(s: Scan) -> str:
@@ -151,7 +151,7 @@ def scanned_values(writer: Any, s: Scan, source: Any, guards: tuple[Sym, ...], d
     dtype = s.outputs[0].buffer.dtype
     wide = accumulator(dtype)
     ctype, identity = CUDA_NAMES[wide], writer.monoid(s.expr, wide).identity(wide)
-    writer.emit(depth, f"{ctype} value[{s.group_elems}];")
+    writer.emit(depth, f"{ctype} value[{len(guards)}];")
     for lane, guard in enumerate(guards):
         text = writer.read(lane_of(source, lane) if isinstance(source, Access) else source, wide)
         text = text if wide is dtype else f"weft::convert<{ctype}>({text})"
@@ -164,7 +164,8 @@ def fold_piece(writer: Any, s: ScanFold, depth: int) -> None:
     wide = accumulator(s.scan.outputs[0].buffer.dtype)
     writer.emit(depth, "{")
     scanned_values(writer, s.scan, s.operand, s.guards, depth + 1)
-    writer.emit(depth + 1, f"weft::fold_piece<{writer.monoid(s.scan.expr, wide).functor_for(wide)}, {s.scan.group_elems}>(value, {_total(s.scan)});")
+    counts = f"{s.scan.group_elems}, {s.scan.rows}"
+    writer.emit(depth + 1, f"weft::fold_piece<{writer.monoid(s.scan.expr, wide).functor_for(wide)}, {counts}>(value, {_total(s.scan)});")
     writer.emit(depth, "}")
 
 
@@ -174,12 +175,12 @@ def pass_total(writer: Any, s: HandOverTotal | TakeTotals, depth: int) -> None:
     scan = s.scan
     wide = accumulator(scan.outputs[0].buffer.dtype)
     ctype, monoid = CUDA_NAMES[wide], writer.monoid(scan.expr, wide)
-    of = "row" if scan.thread_type is BLOCK_TYPES[0] else "column"
-    functor = monoid.functor_for(wide)
+    given = f"{monoid.functor_for(wide)}, {scan.rows}, {scan.stride}, {scan.threads}"
+    workspace = writer.in_shared(scan.workspace, ctype)
     if isinstance(s, HandOverTotal):
-        writer.emit(depth, f"weft::hand_over_{of}<{functor}>({_total(scan)}, {s.totals.name}, {writer.in_shared(scan.workspace, ctype)});")
+        writer.emit(depth, f"weft::hand_over_totals<{given}>({_total(scan)}, {s.totals.name}, {workspace});")
     else:
-        writer.emit(depth, f"weft::take_{of}<{functor}>({scan.carry}, {s.totals.name}, {monoid.identity(wide)});")
+        writer.emit(depth, f"weft::take_totals<{given}>({scan.carry}, {s.totals.name}, {workspace}, {monoid.identity(wide)});")
 
 
 def scan(writer: Any, s: Scan, depth: int) -> None:
@@ -190,9 +191,9 @@ def scan(writer: Any, s: Scan, depth: int) -> None:
     ctype, monoid = CUDA_NAMES[wide], writer.monoid(s.expr, wide)
     writer.emit(depth, "{")
     scanned_values(writer, s, s.operands[0], s.guards, depth + 1)
-    name = "scan_row" if s.thread_type is BLOCK_TYPES[0] else "scan_column"
-    writer.emit(depth + 1, f"weft::{name}<{monoid.functor_for(wide)}, {s.group_elems}>(value, {s.carry}, {writer.in_shared(s.workspace, ctype)});")
-    for lane in range(s.group_elems):
+    given = f"{monoid.functor_for(wide)}, {s.group_elems}, {s.rows}, {s.stride}, {s.threads}"
+    writer.emit(depth + 1, f"weft::scan_piece<{given}>(value, {s.carry}, {writer.in_shared(s.workspace, ctype)});")
+    for lane in range(len(s.guards)):
         text = f"value[{lane}]" if wide is dtype else f"weft::convert<{CUDA_NAMES[dtype]}>(value[{lane}])"
         writer.write(lane_of(s.outputs[0], lane), text, depth + 1)
     writer.emit(depth, "}")

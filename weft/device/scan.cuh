@@ -1,111 +1,133 @@
 // requires: reduce
-// Running folds across the threads of a block, piece after piece of a row. Read first: scan_row.
+// Running folds across the threads of a block, piece after piece of a row. Read first: scan_piece.
+//
+// Threads that are Stride apart follow each other in a row: 1 for a row along x, the threads along x for columns whose threads follow along y. With a Stride below
+// 32, a block has whole warps, and the last Stride lanes of a warp have what the warp adds to each row. A thread has N neighbours of V rows: values[n * V + v].
 namespace weft {
 
-// What a row's pieces so far fold to. odd: which half of the workspace the next piece takes, so that one barrier per piece is enough.
-template <class T> struct Carry {
-  T value;
+// What the pieces so far of a thread's rows fold to. odd: which half of the workspace the next piece takes, so that one barrier per piece is enough.
+template <class T, int V> struct Carry {
+  T value[V];
   bool odd;
 };
 
-// Let each value be the fold of all values of the row up to it. A thread has N neighbours of the row; threads along x follow each other, in whole warps.
-// workspace: two T per warp.
-template <class Op, int N, class T> WEFT_DEVICE void scan_row(T (&values)[N], Carry<T>& carry, T* workspace) {
-  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-#pragma unroll
-  for (int n = 1; n < N; n++) values[n] = Op::combine(values[n - 1], values[n]);
-  T total = values[N - 1];
-#pragma unroll
-  for (unsigned offset = 1; offset < 32; offset *= 2) {
-    const T other = shuffle_index(total, lane >= offset ? (int)(lane - offset) : (int)lane);
-    if (lane >= offset) total = Op::combine(other, total);
-  }
-  const T before = shuffle_index(total, lane ? (int)lane - 1 : 0);
-  T* const mine = workspace + (carry.odd ? warps : 0);
-  if (lane == 31) store_shared(mine + warp, total);
-  block_sync();
-  T prefix = carry.value, all = carry.value;
-  for (unsigned w = 0; w < warps; w++) {
-    if (w == warp) prefix = all;
-    all = Op::combine(all, load_shared(mine + w));
-  }
-  carry.value = all;
-  carry.odd = !carry.odd;
-  if (lane) prefix = Op::combine(prefix, before);
-#pragma unroll
-  for (int n = 0; n < N; n++) values[n] = Op::combine(prefix, values[n]);
+// The place of this thread in its block of Threads. part: the threads of a row in one warp, one of `parts`. row: the thread's first row of `rows`.
+template <int Stride, int Threads, int V> struct ScanPlace {
+  static constexpr int parts = Stride < 32 ? Threads / 32 : Threads / Stride, rows = Stride * V;
+  unsigned thread, lane, part, row;
+};
+
+template <int Stride, int Threads, int V> WEFT_DEVICE ScanPlace<Stride, Threads, V> scan_place() {
+  const unsigned thread = threadIdx.y * blockDim.x + threadIdx.x;
+  return {thread, thread % 32, thread / (Stride < 32 ? 32 : Stride), thread % Stride * V};
 }
 
-// The same down columns, one for each thread along x: threads along y follow each other. workspace: two T per thread.
-template <class Op, int N, class T> WEFT_DEVICE void scan_column(T (&values)[N], Carry<T>& carry, T* workspace) {
+// Let each thread of a warp have what its row's threads of the warp fold to, up to itself. Each step doubles how many it has.
+template <class Op, int Stride, int V, class T> WEFT_DEVICE void scan_lanes(T (&totals)[V], unsigned lane) {
 #pragma unroll
-  for (int n = 1; n < N; n++) values[n] = Op::combine(values[n - 1], values[n]);
-  T* const mine = workspace + (carry.odd ? blockDim.x * blockDim.y : 0) + threadIdx.x;
-  store_shared(mine + threadIdx.y * blockDim.x, values[N - 1]);
-  block_sync();
-  T prefix = carry.value, all = carry.value;
-#pragma unroll 8
-  for (unsigned y = 0; y < blockDim.y; y++) {
-    if (y == threadIdx.y) prefix = all;
-    all = Op::combine(all, load_shared(mine + y * blockDim.x));
+  for (unsigned offset = Stride; offset < 32; offset *= 2) {
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+      const T other = shuffle_index(totals[v], lane >= offset ? (int)(lane - offset) : (int)lane);
+      if (lane >= offset) totals[v] = Op::combine(other, totals[v]);
+    }
   }
-  carry.value = all;
+}
+
+// Store what each part of a row folds to: workspace[part][row].
+template <int Stride, int Threads, int V, class T> WEFT_DEVICE void store_totals(const T (&totals)[V], T* workspace, const ScanPlace<Stride, Threads, V>& at) {
+  if ((int)at.lane >= 32 - Stride) {
+#pragma unroll
+    for (int v = 0; v < V; v++) store_shared(workspace + at.part * at.rows + at.row + v, totals[v]);
+  }
+}
+
+// Let each value be the fold of all values of its row up to it. workspace: two T per part and row.
+template <class Op, int N, int V, int Stride, int Threads, class T> WEFT_DEVICE void scan_piece(T (&values)[N * V], Carry<T, V>& carry, T* workspace) {
+  const ScanPlace<Stride, Threads, V> at = scan_place<Stride, Threads, V>();
+  T totals[V], before[V], prefix[V];
+#pragma unroll
+  for (int n = V; n < N * V; n++) values[n] = Op::combine(values[n - V], values[n]);
+#pragma unroll
+  for (int v = 0; v < V; v++) totals[v] = values[(N - 1) * V + v];
+  scan_lanes<Op, Stride>(totals, at.lane);
+  T* const mine = workspace + (carry.odd ? at.parts * at.rows : 0);
+  store_totals(totals, mine, at);
+#pragma unroll
+  for (int v = 0; v < V; v++) {
+    if constexpr (Stride < 32) before[v] = shuffle_index(totals[v], at.lane >= Stride ? (int)(at.lane - Stride) : (int)at.lane);
+    prefix[v] = carry.value[v];
+  }
+  block_sync();
+#pragma unroll
+  for (int w = 0; w < at.parts; w++) {
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+      if (w == (int)at.part) prefix[v] = carry.value[v];
+      carry.value[v] = Op::combine(carry.value[v], load_shared(mine + w * at.rows + at.row + v));
+    }
+  }
   carry.odd = !carry.odd;
 #pragma unroll
-  for (int n = 0; n < N; n++) values[n] = Op::combine(prefix, values[n]);
+  for (int v = 0; v < V; v++) {
+    if (Stride < 32 && at.lane >= Stride) prefix[v] = Op::combine(prefix[v], before[v]);
+#pragma unroll
+    for (int n = 0; n < N; n++) values[n * V + v] = Op::combine(prefix[v], values[n * V + v]);
+  }
 }
 
 // ---- rows that several blocks share, along y: what the pieces of a block fold to, and what those of the blocks before do
 
-// Fold a piece into what this thread has of its block's total.
-template <class Op, int N, class T> WEFT_DEVICE void fold_piece(const T (&values)[N], T& total) {
-  T own = values[0];
+// Fold a piece into what this thread has of its block's totals.
+template <class Op, int N, int V, class T> WEFT_DEVICE void fold_piece(const T (&values)[N * V], T (&totals)[V]) {
 #pragma unroll
-  for (int n = 1; n < N; n++) own = Op::combine(own, values[n]);
-  total = Op::combine(total, own);
-}
-
-// Fold the totals of all threads and store the result in totals[row, block]. workspace: as for scan_row.
-template <class Op, class T> WEFT_DEVICE void hand_over_row(T total, T* totals, T* workspace) {
-  const unsigned lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  for (int v = 0; v < V; v++) {
+    T own = values[v];
 #pragma unroll
-  for (unsigned mask = 16; mask > 0; mask /= 2) total = Op::combine(total, shuffle_index(total, (int)(lane ^ mask)));
-  if (lane == 0) store_shared(workspace + threadIdx.x / 32, total);
-  block_sync();
-  if (threadIdx.x == 0) {
-    T all = load_shared(workspace);
-    for (unsigned w = 1; w < warps; w++) all = Op::combine(all, load_shared(workspace + w));
-    store_global(totals + (blockIdx.x * gridDim.y + blockIdx.y), all);
+    for (int n = 1; n < N; n++) own = Op::combine(own, values[n * V + v]);
+    totals[v] = Op::combine(totals[v], own);
   }
 }
 
-// Let a row's scan begin with the totals of the blocks before. Every warp computes the same. identity: of the fold.
-template <class Op, class T> WEFT_DEVICE void take_row(Carry<T>& carry, const T* totals, T identity) {
-  const unsigned lane = threadIdx.x % 32;
-  T before = identity;
-  for (unsigned block = lane; block < blockIdx.y; block += 32) before = Op::combine(before, load_global(totals + (blockIdx.x * gridDim.y + block)));
-#pragma unroll
-  for (unsigned mask = 16; mask > 0; mask /= 2) before = Op::combine(before, shuffle_index(before, (int)(lane ^ mask)));
-  carry.value = Op::combine(carry.value, before);
-}
-
-// The same for columns, one for each thread along x: totals[column, block]. workspace: as for scan_column.
-template <class Op, class T> WEFT_DEVICE void hand_over_column(T total, T* totals, T* workspace) {
-  store_shared(workspace + threadIdx.y * blockDim.x + threadIdx.x, total);
+// Fold the totals of all threads of a row; all get the result. workspace: a T per part and row.
+template <class Op, int Stride, int Threads, int V, class T> WEFT_DEVICE void fold_threads(T (&totals)[V], T* workspace, const ScanPlace<Stride, Threads, V>& at) {
+  scan_lanes<Op, Stride>(totals, at.lane);
+  store_totals(totals, workspace, at);
   block_sync();
-  if (threadIdx.y == 0) {
-    T all = load_shared(workspace + threadIdx.x);
-    for (unsigned y = 1; y < blockDim.y; y++) all = Op::combine(all, load_shared(workspace + y * blockDim.x + threadIdx.x));
-    store_global(totals + ((blockIdx.x * blockDim.x + threadIdx.x) * gridDim.y + blockIdx.y), all);
+#pragma unroll
+  for (int v = 0; v < V; v++) totals[v] = load_shared(workspace + at.row + v);
+#pragma unroll
+  for (int w = 1; w < at.parts; w++) {
+#pragma unroll
+    for (int v = 0; v < V; v++) totals[v] = Op::combine(totals[v], load_shared(workspace + w * at.rows + at.row + v));
   }
 }
 
-template <class Op, class T> WEFT_DEVICE void take_column(Carry<T>& carry, const T* totals, T identity) {
-  const T* const own = totals + (blockIdx.x * blockDim.x + threadIdx.x) * gridDim.y;
-  T before = identity;
-#pragma unroll 8
-  for (unsigned block = 0; block < blockIdx.y; block++) before = Op::combine(before, load_global(own + block));
-  carry.value = Op::combine(carry.value, before);
+// Store what this block's pieces fold to: totals[block along y][row].
+template <class Op, int V, int Stride, int Threads, class T> WEFT_DEVICE void hand_over_totals(T (&own)[V], T* totals, T* workspace) {
+  const ScanPlace<Stride, Threads, V> at = scan_place<Stride, Threads, V>();
+  fold_threads<Op>(own, workspace, at);
+  if (at.thread < Stride) {
+#pragma unroll
+    for (int v = 0; v < V; v++) store_global(totals + (blockIdx.y * gridDim.x + blockIdx.x) * at.rows + at.row + v, own[v]);
+  }
+}
+
+// Let the scans begin with the totals of the blocks before: each thread of a row folds those of some. The first piece uses the first half of the workspace, and
+// this the second one. identity: of the fold.
+template <class Op, int V, int Stride, int Threads, class T> WEFT_DEVICE void take_totals(Carry<T, V>& carry, const T* totals, T* workspace, T identity) {
+  const ScanPlace<Stride, Threads, V> at = scan_place<Stride, Threads, V>();
+  T before[V];
+#pragma unroll
+  for (int v = 0; v < V; v++) before[v] = identity;
+#pragma unroll 4
+  for (unsigned block = at.thread / Stride; block < blockIdx.y; block += Threads / Stride) {
+#pragma unroll
+    for (int v = 0; v < V; v++) before[v] = Op::combine(before[v], load_global(totals + (block * gridDim.x + blockIdx.x) * at.rows + at.row + v));
+  }
+  fold_threads<Op>(before, workspace + at.parts * at.rows, at);
+#pragma unroll
+  for (int v = 0; v < V; v++) carry.value[v] = Op::combine(carry.value[v], before[v]);
 }
 
 }  // namespace weft

@@ -304,9 +304,11 @@ class Reduce(Op):
 
 @dataclass(eq=False)
 class Scan(Op):
-    """A scan across threads of one piece of a row, with `group_elems` neighbours per thread. Executed by all threads.
+    """A scan across threads of one piece of a row, with `group_elems` neighbours per thread, or of pieces of `rows` rows in each thread, which are innermost.
+    Executed by all threads.
 
-    thread_type: the threads along the scan. guards: for each neighbour, whether it is inside the row. carry: the variable that holds the scan of the pieces
+    thread_type: the threads along the scan; those that follow each other are `stride` apart, of `threads` in a block. guards: for each element of a thread,
+    whether it is inside the row. carry: the variable that holds the scan of the pieces
     before; the loop over the pieces is serial, and is the only enclosing loop. workspace: shared memory. Where several blocks share a row, each folds its
     pieces first (`share_scans`).
     """
@@ -315,6 +317,9 @@ class Scan(Op):
 
     thread_type: ParallelType = ParallelType.block_x
     group_elems: int = 1
+    rows: int = 1
+    stride: int = 1
+    threads: int = 1
     guards: tuple[Sym, ...] = ()
     workspace: Buffer | None = None
     blocks: Sym | None = None  # the number of blocks that share the pieces of a row, along y: the outermost part of its axis

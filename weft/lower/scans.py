@@ -1,16 +1,20 @@
 """Scans across threads: the statement for a ScanOp, and the shared memory that it needs.
 
-Owns what a schedule must look like for one: loops [blocks, pieces, threads, neighbours of a thread], the pieces in a serial loop, all other axes bound. Blocks
-along y may share a row: then each starts from the total of the blocks before (`share_scans`). Read first: `build_scan`.
+Owns what a schedule must look like for one: loops [blocks, pieces, threads, neighbours of a thread], the pieces in a serial loop, all other axes bound, except
+that a thread may have several rows, as lanes behind the neighbours. Blocks along y may share a row: then each starts from the total of the blocks before
+(`share_scans`). Read first: `build_scan`.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
+from ..arch import WARP_THREADS
 from ..dtypes import DataType
 from ..errors import UserError
-from ..expr import ONE, Sym, ceildiv, const, mul, product, substitute
+from ..expr import ONE, const, product, substitute
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.graph_ops import ScanOp
 from ..ir.values import TensorView
@@ -25,7 +29,10 @@ from .state import BuildState
 class BadScan(UserError):
     code = "W397"
     what = "{tensor} is a scan (a running fold), and {reason}"
-    fix = "split its axis into pieces, threads and neighbours (in this order), bind the threads to TIDx or TIDy, the neighbours to group, all else to blocks"
+    fix = (
+        "split its axis into pieces, threads and neighbours (in this order), bind the threads to TIDx or TIDy, the neighbours to group, all else to blocks; "
+        "rows of one thread may be a group behind the neighbours"
+    )
 
 
 def accumulator(dtype: DataType) -> DataType:
@@ -39,35 +46,45 @@ def build_scan(state: BuildState, expr: ScanOp, fields: dict[str, Any], lanes: l
     groups = state.plan.groups[output]
     dim = state.maps.exact(output.get_logical_domain()[expr.attributes["dim"]])
     along = [g for axis, g in zip(output.get_loop_domain(), groups) if dim in state.maps.coverage(axis)]
-    others = [g for g in groups if g not in along and g.extent is not ONE]
+    rows = [groups[k] for k in lanes if groups[k] not in along]
+    others = [g for g in groups if g not in along and g not in rows and g.extent is not ONE]
     threads = [g for g in along if g.parallel.is_bound and g.parallel not in GRID_TYPES]
-    if len(lanes) > 1 or len(threads) != 1 or threads[0].parallel not in BLOCK_TYPES[:2]:
-        raise BadScan(tensor=output, reason="one of its axes must be bound to TIDx or TIDy, and at most one may be a group")
+    if len(lanes) > 2 or len(rows) > 1 or rows and groups[lanes[-1]] is not rows[0] or len(threads) != 1 or threads[0].parallel not in BLOCK_TYPES[:2]:
+        raise BadScan(tensor=output, reason="one of its axes must be bound to TIDx or TIDy, and at most one may be a group, with rows as a group inside it")
     if any(not g.parallel.is_bound for g in others):
         raise BadScan(tensor=output, reason=f"{next(g.axis for g in others if not g.parallel.is_bound)}, along which it does not run, is a loop")
     shared = [g for g in along if g.parallel in GRID_TYPES]
     if shared and (len(shared) > 1 or shared[0] is not along[0] or shared[0].parallel is not ParallelType.grid_y):
         raise BadScan(tensor=output, reason="its axis is split among blocks, which only its outermost part may be, along BIDy")
-    elems = 1 if not lanes else int(groups[lanes[0]].extent.value)  # type: ignore[arg-type]
+    counts = [int(groups[k].extent.value) for k in lanes]  # type: ignore[arg-type]
     predicate = op_predicate(state, state.indexer(expr), expr, output)
-    lane = groups[lanes[0]].index if lanes else None
-    guards = tuple(predicate if lane is None or not lane.is_var else substitute(predicate, {lane: const(n)}) for n in range(elems))
-    blocks = shared[0].extent if shared else None
-    return Scan(**fields, thread_type=threads[0].parallel, group_elems=elems, guards=guards, blocks=blocks)
+    places = itertools.product(*map(range, counts))
+    guards = tuple(substitute(predicate, {g.index: const(n) for g, n in zip((groups[k] for k in lanes), at) if g.index.is_var}) for at in places)
+    blocks, of_rows = shared[0].extent if shared else None, counts[-1] if rows else 1
+    return Scan(**fields, thread_type=threads[0].parallel, group_elems=math.prod(counts) // of_rows, rows=of_rows, guards=guards, blocks=blocks)
 
 
 @lowering_pass(gives=["scan workspaces"], before=["shared memory"])
 def plan_scans(kernel: Kernel, state: BuildState) -> Kernel:
     """Allocate the shared-memory workspace of every scan.
 
-    Before: Scan statements have no workspace.   After: `workspace` is set, two elements per warp along x, or per thread along y.
+    Before: Scan statements have no workspace.   After: `workspace` is set, two elements per row and warp; so are the numbers of the block's threads.
+    Errors: BadScan.
     """
     for statement in walk(kernel.body):
         if isinstance(statement, Scan):
-            threads: Sym = product(state.launch.get(p, ONE) for p in BLOCK_TYPES)
-            count = ceildiv(threads, 32) if statement.thread_type is ParallelType.block_x else threads
             tensor = statement.outputs[0].buffer.tensor
-            statement.workspace = Buffer(f"workspace_T{tensor.name}", accumulator(tensor.dtype()), MemoryType.shared, mul(count, 2), tensor)
+            across, down, deep = (state.launch.get(p, ONE) for p in BLOCK_TYPES)
+            is_row = statement.thread_type is ParallelType.block_x
+            if not (across.is_const and down.is_const) or deep is not ONE or is_row and down is not ONE:
+                raise BadScan(tensor=tensor, reason="the threads of its block are of unknown number, or are bound to other axes than it and columns along TIDx")
+            statement.stride = 1 if is_row else int(across.value)  # type: ignore[arg-type]
+            statement.threads = int(across.value) * int(down.value)  # type: ignore[arg-type]
+            if statement.stride < WARP_THREADS and statement.threads % WARP_THREADS:
+                raise BadScan(tensor=tensor, reason=f"its blocks of {statement.threads} threads are not whole warps")
+            parts = statement.threads // max(statement.stride, WARP_THREADS)
+            count = const(2 * parts * statement.stride * statement.rows)
+            statement.workspace = Buffer(f"workspace_T{tensor.name}", accumulator(tensor.dtype()), MemoryType.shared, count, tensor)
             kernel.workspaces.append(statement.workspace)
     return kernel
 
@@ -89,10 +106,9 @@ def share_scans(kernel: Kernel, state: BuildState) -> Kernel:
         if scan.outputs[0].buffer in needed:
             raise BadScan(tensor=scan.outputs[0].buffer.tensor, reason="another scan needs it: the blocks that share its row would have to meet once more")
     first, meeting, last = Block(_first_walk(kernel.body, needed)), [], []
-    lanes = kernel.block[0] if scans[0].thread_type is ParallelType.block_y else ONE
     for scan in scans:
         tensor, blocks = scan.outputs[0].buffer.tensor, scan.blocks
-        totals = WorkBuffer(f"totals_T{tensor.name}", accumulator(tensor.dtype()), product([kernel.grid[0], lanes, blocks or ONE]))
+        totals = WorkBuffer(f"totals_T{tensor.name}", accumulator(tensor.dtype()), product([kernel.grid[0], const(scan.stride * scan.rows), blocks or ONE]))
         kernel.work_buffers.append(totals)
         meeting.append(HandOverTotal(scan, totals))
         last.append(TakeTotals(scan, totals))

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..arch import ceil_div as ceil_div, round_up as round_up
 from ..schedule.peel import gains_by_phase
+from ..remembered import remembered
 from .facts import PersistentFacts, ReductionFacts
 
 PORTABLE_CLUSTER_BLOCKS = 8
@@ -52,6 +53,13 @@ def previous_power_of_two(value: int) -> int:
 def next_power_of_two(value: int) -> int:
     """Smallest power of two from `value` on."""
     return 1 << (max(1, value) - 1).bit_length()
+
+
+@remembered
+def few_digits(value: int) -> int:
+    """Round down to at most two binary digits after the first (..., 8, 10, 12, 14, 16, 20, ...): fewer kernels for nearly as many blocks."""
+    step = max(1, previous_power_of_two(value) // 4)
+    return max(1, value // step * step)
 
 
 def vector_elems(limit_elems: int, max_dtype_bits: int, min_vector_elems: int, max_vector_bits: int) -> int:

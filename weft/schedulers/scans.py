@@ -1,7 +1,7 @@
 """Greedy: scans (cumsum and the like) with pointwise work around them. A block has whole rows, or a strip of columns.
 
     rows      others: [BIDx]              row: [BIDy, pieces, unroll, TIDx, vector]
-    columns   columns and others: [BIDx, TIDx]   column: [BIDy, pieces, TIDy, group]
+    columns   columns and others: [BIDx, TIDx, vector]   column: [BIDy, pieces, TIDy, group]
 
 Pieces are a serial loop, and what they fold to is carried along in a register. Few long rows or columns are shared by blocks along y, which read them twice
 (`lower.scans.share_scans`). Owns the template and its parameters. Read first: `Scans.apply`.
@@ -18,38 +18,46 @@ from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, poin
 from ..analysis.lookups import bad_source, loads
 from ..analysis.reduction_shape import reduction_exprs
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
-from ..arch import MAX_GRID, WARP_THREADS, Arch
+from ..arch import MAX_GRID, SECTOR_BYTES, WARP_THREADS, Arch
 from ..dtypes import DataType
 from ..ir.block_ops import BlockFoldOp
-from ..ir.enums import ParallelType, SchedulerType
+from ..ir.enums import MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import At, LookupOp, ScanOp
 from ..ir.values import Expr, IterDomain, TensorView
+from ..schedule.caching import cache_before
+from ..schedule.primitives import set_memory_type
 from ..schedule.staying_blocks import StayingBlocks
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
-from .arithmetic import ceil_div, next_power_of_two, previous_power_of_two
+from .arithmetic import ceil_div, few_digits, next_power_of_two
 from .limits import FULL_BLOCK_THREADS, LOOP_THREAD_REGISTERS
 
 TYPES = (
     DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16, DataType.Int, DataType.Int32,
 )  # fmt: skip
 ROW_THREADS = 128
+SHARED_ROW_THREADS = 2 * ROW_THREADS
+"""Threads of a block that has a row, or a part of one."""
 ROW_UNROLL = 2
 """Vectors per thread whose loads are issued together."""
-COLUMN_THREADS, NARROW_COLUMN_THREADS = FULL_BLOCK_THREADS, FULL_BLOCK_THREADS // 2
-LEAST_PIECES = 4
+COLUMN_THREADS = FULL_BLOCK_THREADS // 2
+LEAST_PIECES = 2
 """For each block that shares a row, which it reads twice."""
 MOST_SHARING = WARP_THREADS * WARP_THREADS
 """The most blocks that share a row: each lane of a warp reads up to 32 of their totals."""
 COLUMN_NEIGHBOURS = 8
-"""Rows per thread in one piece; the loads of the next piece are in flight meanwhile."""
+COLUMN_ELEMS, COLUMNS_OF_A_THREAD = 2 * COLUMN_NEIGHBOURS, COLUMN_NEIGHBOURS // 2
+"""The most rows and columns of a thread in one piece, and elements; the loads of the next piece are in flight meanwhile. Each row costs addresses and bounds, and
+each column an exchange with other threads: SASS has 21 instructions per element of a piece of 4 x 4, 23 of 8 x 2, 33 of 8 x 1, and 40 of 16 x 1."""
 
 
 @dataclass(frozen=True)
 class ScanParams:
-    """A schedule of scans; equal params (with equal structure, index type and device) mean the same kernel. is_ahead: the loads of the next piece are issued
-    before the present one is scanned. blocks: those that share a row or column; all of them run at once.
+    """A schedule of scans; equal params (with equal structure, index type and device) mean the same kernel. neighbours: elements along a row or column that a
+    thread has in a vector (rows) or in a piece (columns). is_ahead: the loads of the next piece are issued before the present one is scanned. blocks: those
+    that share a row or column; all of them run at once. columns: those of a thread, in a vector. is_staged: rows begin anywhere, so a thread loads its
+    neighbours one by one, and stores go through shared memory, in which they become those of neighbouring threads.
     """
 
     is_row: bool
@@ -60,6 +68,8 @@ class ScanParams:
     max_registers: int
     is_ahead: bool = False
     blocks: int = 1
+    columns: int = 1
+    is_staged: bool = False
 
 
 class ScanAnalysis:
@@ -76,6 +86,12 @@ class ScanAnalysis:
         self.order = order
         self.limits = VectorLimits(axes, order, [*loads(fusion), *outputs])
         self.max_dtype_bits = max(t.dtype().bits for t in (*loads(fusion), *outputs))
+        self.is_wide = any(t.dtype().bits > 32 for t in scans)
+
+    def columns_of_a_thread(self, sizes: Sizes, alignment_bits: Alignments) -> int:
+        """Return how many neighbouring columns a thread has: as many as it can access together."""
+        limit = self.limits.limit_elems(self.order.index(self.along) + 1, sizes, alignment_bits)
+        return 1 if self.is_wide else min(limit, COLUMNS_OF_A_THREAD)
 
 
 class Scans(Scheduler):
@@ -116,20 +132,23 @@ class Scans(Scheduler):
         row, others = extents[analysis.along], math.prod(extents[n] for n in analysis.order if n != analysis.along)
         if analysis.is_row:
             limit = analysis.limits.limit_elems(len(analysis.order) - 1, sizes, alignment_bits)
-            vector = min(limit, max(1, MAX_VECTOR_BITS // analysis.max_dtype_bits))
-            threads = min(ROW_THREADS, max(32, next_power_of_two(ceil_div(row, vector * 2))))
-            unroll = min(ROW_UNROLL, next_power_of_two(ceil_div(row, vector * threads)))
-            params = ScanParams(True, vector, unroll, threads, 1, arch.registers_per_thread(2048))
+            widest = max(1, MAX_VECTOR_BITS // analysis.max_dtype_bits)
+            is_staged = 2 * limit < widest and row >= widest * WARP_THREADS
+            vector = widest if is_staged else min(limit, widest)
+            is_alone = not (analysis.is_shareable and is_shared(others, arch))
+            threads = min(ROW_THREADS if is_alone else SHARED_ROW_THREADS, max(32, next_power_of_two(ceil_div(row, vector * 2))))
+            unroll = 1 if is_staged else min(ROW_UNROLL, next_power_of_two(ceil_div(row, vector * threads)))
+            params = ScanParams(True, vector, unroll, threads, 1, LOOP_THREAD_REGISTERS, is_staged=is_staged)
         else:
-            is_wide = analysis.max_dtype_bits >= 32
-            threads, rounds = (COLUMN_THREADS, 1) if is_wide else (NARROW_COLUMN_THREADS, 2)
-            bdimx = 32
-            while bdimx > 8 and ceil_div(others, bdimx) < rounds * arch.sm_count:
+            columns = analysis.columns_of_a_thread(sizes, alignment_bits)
+            across = ceil_div(others, columns)
+            bdimx = WARP_THREADS
+            of_a_sector = ceil_div(8 * SECTOR_BYTES, columns * analysis.max_dtype_bits)
+            while bdimx > of_a_sector and ceil_div(across, bdimx) < arch.sm_count:
                 bdimx //= 2
-            bdimy = max(1, min(threads // bdimx, next_power_of_two(ceil_div(row, COLUMN_NEIGHBOURS))))
-            bdimy = max(bdimy, 32 // bdimx)
-            registers = LOOP_THREAD_REGISTERS if is_wide else arch.registers_per_thread(2048)
-            params = ScanParams(False, COLUMN_NEIGHBOURS, 1, bdimx, bdimy, registers, is_ahead=is_wide)
+            if analysis.is_shareable and is_shared(ceil_div(across, bdimx), arch):
+                bdimx = ceil_div(across, ceil_div(across, WARP_THREADS))
+            params = column_params(row, columns, bdimx)
         params = replace(params, blocks=blocks_of_a_row(params, row, others, arch) if analysis.is_shareable else 1)
         return params, f"greedy: {others} running folds of {row} elements, {params}"
 
@@ -139,8 +158,8 @@ class Scans(Scheduler):
         if chosen.is_row:
             out += [replace(chosen, bdimx=threads, unroll=unroll) for threads in (64, 128, 256) for unroll in (1, 2)]
         else:
-            threads = chosen.bdimx * chosen.bdimy
-            out += [replace(chosen, bdimx=bdimx, bdimy=max(1, threads // bdimx)) for bdimx in (8, 16, 32)]
+            row = analysis.axes.extents_elems(sizes)[analysis.along]
+            out += [column_params(row, chosen.columns, bdimx) for bdimx in (4, 8, 16, 32)]
         extents = analysis.axes.extents_elems(sizes)
         row, others = extents[analysis.along], math.prod(extents[n] for n in analysis.order if n != analysis.along)
         out = [replace(params, blocks=min(chosen.blocks, blocks_of_a_row(params, row, others, arch))) for params in out]
@@ -154,18 +173,18 @@ class Scans(Scheduler):
     def apply(self, fusion: Fusion, analysis: ScanAnalysis, params: ScanParams) -> ScheduleResult:
         template = Template(fusion)
         reference = template.tensor(analysis.reference.name)
-        names = {t.name for t in fusion.tensors()}
         scans: list[TensorView] = [e.outputs[0] for e in fusion.tensor_exprs() if isinstance(e, ScanOp)]  # type: ignore[misc]
-        assert names
         loads_at = schedule_rows(reference, analysis, params) if params.is_row else schedule_columns(reference, analysis, params)
         template.propagate(reference)
         template.bind(reference)
-        if params.is_row:
-            template.vectorize([t.name for t in analysis.limits.vectorizable], params.neighbours)
-        group = len(reference.get_loop_domain()) - (1 if params.is_row else 2)  # after it scans may have additional broadcast axes
+        end = len(reference.get_loop_domain())  # after it scans may have additional broadcast axes
+        staged = stage_outputs(template, reference, params) if params.is_staged else []
+        if not params.is_staged:
+            template.vectorize([t.name for t in analysis.limits.vectorizable], params.neighbours if params.is_row else params.columns)
         for tensor in scans:
-            tensor.axis(group).parallelize(ParallelType.group)
-        template.inline_fixed(dict.fromkeys(template.loads, loads_at), 0)
+            for place in range(end - (1 if params.columns == 1 else 2), end):
+                tensor.axis(place).parallelize(ParallelType.group)
+        template.inline_fixed(dict.fromkeys((*template.loads, *staged), loads_at), 0)
         static = ((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy))
         ahead = frozenset(t.name for t in template.loads if not is_indirect(t.definition()))  # an index would have to be loaded two pieces ahead
         staying = StayingBlocks(ahead) if params.is_ahead else None
@@ -175,11 +194,29 @@ class Scans(Scheduler):
 def blocks_of_a_row(params: ScanParams, row: int, others: int, arch: Arch) -> int:
     """Return how many blocks share a row or column: as many as fit on the chip, if one block per row or column would leave half of it idle."""
     threads = params.bdimx * params.bdimy
+    others = ceil_div(others, params.columns)
     piece = params.neighbours * params.unroll * (params.bdimx if params.is_row else params.bdimy)
     used = others if params.is_row else ceil_div(others, params.bdimx)
-    seats = arch.sm_count * arch.blocks_per_sm(threads, params.max_registers, 2 * threads * DataType.Double.bits // 8)
+    of_a_total = DataType.Double.bits // 8
+    shared_bytes = 2 * params.columns * max(threads // WARP_THREADS * (1 if params.is_row else params.bdimx), 1) * of_a_total
+    shared_bytes += params.is_staged * params.neighbours * params.unroll * threads * of_a_total
+    seats = arch.sm_count * arch.blocks_per_sm(threads, params.max_registers, shared_bytes)
     most = min(seats // max(1, used), ceil_div(row, piece) // LEAST_PIECES, MOST_SHARING)
-    return previous_power_of_two(most) if most > 1 and 2 * used <= arch.sm_count else 1
+    return few_digits(most) if most > 1 and is_shared(used, arch) else 1
+
+
+def is_shared(blocks: int, arch: Arch) -> bool:
+    """True if so many blocks leave half of the chip idle."""
+    return 2 * blocks <= arch.sm_count
+
+
+def column_params(row: int, columns: int, bdimx: int) -> ScanParams:
+    """Return a schedule of columns of `row` elements. columns: of a thread, bdimx: threads across. Blocks consist of whole warps."""
+    neighbours = min(COLUMN_NEIGHBOURS, COLUMN_ELEMS // columns, next_power_of_two(row))
+    of_warps = WARP_THREADS // math.gcd(bdimx, WARP_THREADS)
+    most = max(1, round(COLUMN_THREADS / (bdimx * of_warps)))
+    bdimy = of_warps * min(most, next_power_of_two(ceil_div(row, neighbours * of_warps)))
+    return ScanParams(False, neighbours, 1, bdimx, bdimy, LOOP_THREAD_REGISTERS, is_ahead=True, columns=columns)
 
 
 def depends_on(tensor: TensorView, others: Sequence[TensorView]) -> bool:
@@ -227,6 +264,24 @@ def schedule_rows(reference: TensorView, analysis: ScanAnalysis, params: ScanPar
     return 1 + len(shared) + (others is not None)
 
 
+def stage_outputs(template: Template, reference: TensorView, params: ScanParams) -> list[TensorView]:
+    """Let each piece of an output go through shared memory, from which neighbouring threads store neighbouring elements. Return the copies there.
+
+    Before: [..., unroll, TIDx, neighbours].   After: an output has [..., elements, TIDx], of the same piece.
+    """
+    copies: list[TensorView] = []
+    for _, output in template.outputs:
+        if len(output.get_loop_domain()) == len(reference.get_loop_domain()) and all(a.is_iteration() for a in output.get_loop_domain()[-3:]):
+            copies.append(set_memory_type(cache_before(output), MemoryType.shared))
+            first = len(output.get_loop_domain()) - 3
+            for axis in output.get_loop_domain()[first:]:
+                axis.parallelize(ParallelType.serial)
+            elements, threads = split_axis(output, merge_axes_at(output, first, 3), params.bdimx)  # type: ignore[arg-type]
+            elements.parallelize(ParallelType.unroll)
+            threads.parallelize(ParallelType.block_x)
+    return copies
+
+
 def share(reference: TensorView, pieces: IterDomain, blocks: int) -> tuple[list[IterDomain], IterDomain]:
     """Split the pieces into contiguous parts, one per block; return the axis of the blocks, if there are several, and that of the pieces of each."""
     if blocks == 1:
@@ -240,6 +295,7 @@ def schedule_columns(reference: TensorView, analysis: ScanAnalysis, params: Scan
     """Transform and bind columns; return the number of axes outside of a piece."""
     columns = merge_axes_at(reference, 0, _in_order(reference, analysis))
     assert columns is not None
+    columns, vector = split_axis(reference, columns, params.columns) if params.columns > 1 else (columns, None)
     blocks, across = split_axis(reference, columns, params.bdimx)
     outer, group = split_axis(reference, reference.axis(-1), params.neighbours)
     pieces, down = split_axis(reference, outer, params.bdimy)
@@ -247,5 +303,5 @@ def schedule_columns(reference: TensorView, analysis: ScanAnalysis, params: Scan
     blocks.parallelize(ParallelType.grid_x)
     across.parallelize(ParallelType.block_x)
     down.parallelize(ParallelType.block_y)
-    arrange_axes(reference, [blocks, *shared, pieces, down, group, across])
+    arrange_axes(reference, [blocks, *shared, pieces, down, across, group, *([] if vector is None else [vector])])
     return 2 + len(shared)
