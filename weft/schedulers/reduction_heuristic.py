@@ -24,7 +24,7 @@ from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..arch import Arch
 from ..remembered import remembered
 from ..schedule.peel import row_vectors
-from .arithmetic import Trace, ceil_div, next_power_of_two, previous_power_of_two, tree_workspace_bytes, vectors_along_rows
+from .arithmetic import Trace, ceil_div, few_digits, next_power_of_two, previous_power_of_two, tree_workspace_bytes, vectors_along_rows
 from .cost.passing import passing_ns
 from .cost.reductions import Reductions, needed_registers, work_of_reductions
 from .facts import ReductionFacts
@@ -144,13 +144,6 @@ def candidates(facts: ReductionFacts, arch: Arch) -> list[tuple[str, ReductionPa
     return [(f"{p.kind}, {'cluster' if p.is_cluster else 'one block' if p.grid_split == 1 else 'several blocks'}", p) for p in found]
 
 
-@remembered
-def _nice(value: int) -> int:
-    """Round down to at most two binary digits after the first (..., 8, 10, 12, 14, 16, 20, ...): fewer kernels for nearly the same split."""
-    step = max(1, previous_power_of_two(value) // 4)
-    return max(1, value // step * step)
-
-
 _COLUMNS = ("is_3d", "unroll", "bdimx", "bdimy", "bdimz", "grid_split", "is_cluster", "max_registers")
 _Shape = tuple[bool, int, int, int, int, int, bool, int]
 """Of one kernel, what these columns say."""
@@ -259,7 +252,7 @@ class Candidates:
             return
         last = 1
         for wanted in ROUNDS_OF_BLOCKS:
-            split = _nice(max(1, min(most, self.arch.sm_count * wanted // max(1, blocks))))
+            split = few_digits(max(1, min(most, self.arch.sm_count * wanted // max(1, blocks))))
             if split > last and wanted * threads <= self.arch.max_threads_per_sm:
                 last = split
                 yield split
@@ -303,11 +296,15 @@ class Candidates:
     def _outer(self) -> Iterator[_Shape]:
         facts, arch = self.facts, self.arch
         row = ceil_div(facts.iteration_elems, self.vector)
-        for bdimx in OUTER_THREADS_X:
-            if bdimx > 1 and bdimx // 2 >= row or bdimx < LEAST_WIDTH and row >= 2 * LEAST_WIDTH:
+        whole = (row,) if row < arch.warp_threads and row not in OUTER_THREADS_X else ()
+        for bdimx in (*OUTER_THREADS_X, *whole):
+            if bdimx not in whole and (bdimx > 1 and bdimx // 2 >= row or bdimx < LEAST_WIDTH and row >= 2 * LEAST_WIDTH):
                 continue
             columns = ceil_div(row, bdimx)
-            for bdimy in dict.fromkeys(self.fitting(bdimx, max(1, min(n // bdimx, next_power_of_two(facts.reduction_elems)))) for n in BLOCK_THREADS[1:]):
+            heights = (previous_power_of_two(n // bdimx) for n in BLOCK_THREADS[1:])
+            for bdimy in dict.fromkeys(self.fitting(bdimx, max(1, min(height, next_power_of_two(facts.reduction_elems)))) for height in heights):
+                if bdimx in whole and bdimy < arch.warp_threads:  # blocks of whole warps
+                    continue
                 threads = bdimx * bdimy
                 most = facts.reduction_elems // (2 * bdimy)
                 for split in self.splits(columns, most, threads):

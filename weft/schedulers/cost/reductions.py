@@ -83,9 +83,11 @@ def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted =
     lacking = np.maximum(0.0, needed - p.max_registers)
     # the lines that a warp touches at once, and the parts of lines that it uses later
     piece = np.minimum(run, p.bdimx * v) * bits / 8
-    if p.is_outer:  # whole rows of one block are neighbours
-        piece = np.where(p.bdimx * v >= run, piece * p.bdimy, piece)
     lines = np.maximum(WARP_THREADS * v * bits / 8 / LINE_BYTES, WARP_THREADS / np.minimum(WARP_THREADS, p.bdimx))
+    if p.is_outer:  # whole rows of one block are neighbours
+        is_whole = p.bdimx * v >= run
+        lines = np.where(is_whole, np.maximum(1.0, WARP_THREADS / p.bdimx * run * bits / 8 / LINE_BYTES), lines)
+        piece = np.where(is_whole, piece * p.bdimy, piece)
     visit = piece if p.is_outer else np.minimum(run * bits / 8, piece * p.unroll)
     visit = np.maximum(1.0, visit)
     # blocks of neighbouring columns run at the same time; an access of a block to a row is also a piece, because accesses to other rows come between
