@@ -48,8 +48,8 @@ MOST_SHARING = WARP_THREADS * WARP_THREADS
 """The most blocks that share a row: each lane of a warp reads up to 32 of their totals."""
 COLUMN_NEIGHBOURS = 8
 COLUMN_ELEMS, COLUMNS_OF_A_THREAD = 2 * COLUMN_NEIGHBOURS, COLUMN_NEIGHBOURS // 2
-"""The most rows and columns of a thread in one piece, and elements; the loads of the next piece are in flight meanwhile. Each row costs addresses and bounds, and
-each column an exchange with other threads: SASS has 21 instructions per element of a piece of 4 x 4, 23 of 8 x 2, 33 of 8 x 1, and 40 of 16 x 1."""
+"""The most rows and columns of a thread in one piece, and elements; the loads of the next piece are in flight meanwhile. Each row costs addresses and bounds,
+and each column an exchange with other threads: SASS has 21 instructions per element of a piece of 4 x 4, 23 of 8 x 2, 33 of 8 x 1, and 40 of 16 x 1."""
 
 
 @dataclass(frozen=True)
