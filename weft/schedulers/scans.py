@@ -4,7 +4,8 @@
     columns   columns and others: [BIDx, TIDx, vector]   column: [BIDy, pieces, TIDy, group]
 
 Pieces are a serial loop, and what they fold to is carried along in a register. Few long rows or columns are shared by blocks along y, which read them twice
-(`lower.scans.share_scans`). Owns the template and its parameters. Read first: `Scans.apply`.
+(`lower.scans.share_scans`). Results of rows that begin anywhere go through shared memory (`stage_outputs`). Owns the template and its parameters. Read first:
+`Scans.apply`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ COLUMN_THREADS = FULL_BLOCK_THREADS // 2
 LEAST_PIECES = 2
 """For each block that shares a row, which it reads twice."""
 MOST_SHARING = WARP_THREADS * WARP_THREADS
-"""The most blocks that share a row: each lane of a warp reads up to 32 of their totals."""
+"""The most blocks that share a row: each thread of a column, or row, reads the totals of some."""
 COLUMN_NEIGHBOURS = 8
 COLUMN_ELEMS, COLUMNS_OF_A_THREAD = 2 * COLUMN_NEIGHBOURS, COLUMN_NEIGHBOURS // 2
 """The most rows and columns of a thread in one piece, and elements; the loads of the next piece are in flight meanwhile. Each row costs addresses and bounds,
@@ -136,8 +137,9 @@ class Scans(Scheduler):
             is_staged = 2 * limit < widest and row >= widest * WARP_THREADS
             vector = widest if is_staged else min(limit, widest)
             is_alone = not (analysis.is_shareable and is_shared(others, arch))
-            threads = min(ROW_THREADS if is_alone else SHARED_ROW_THREADS, max(32, next_power_of_two(ceil_div(row, vector * 2))))
-            unroll = 1 if is_staged else min(ROW_UNROLL, next_power_of_two(ceil_div(row, vector * threads)))
+            most_unroll = 1 if is_staged else ROW_UNROLL
+            threads = min(ROW_THREADS if is_alone else SHARED_ROW_THREADS, max(32, next_power_of_two(ceil_div(row, vector * most_unroll))))
+            unroll = min(most_unroll, next_power_of_two(ceil_div(row, vector * threads)))
             params = ScanParams(True, vector, unroll, threads, 1, LOOP_THREAD_REGISTERS, is_staged=is_staged)
         else:
             columns = analysis.columns_of_a_thread(sizes, alignment_bits)
