@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from quick import LINES_OF_A_MILLISECOND, lines_run
@@ -15,7 +16,8 @@ from weft.options import current
 from weft.runtime.nvrtc import compile_cubin
 from weft.schedulers.cost.passing import FEW_WAVES
 from weft.schedulers.facts import ReductionFacts
-from weft.schedulers.reduction_heuristic import choose, choose_with_trace
+from weft.schedulers.cost.reductions import work_of_reductions
+from weft.schedulers.reduction_heuristic import Candidates, choose, choose_with_trace
 from weft.schedulers.arithmetic import tree_workspace_bytes
 
 CHIPS = (A100, H100, H200, B200)
@@ -202,3 +204,35 @@ def test_values_that_a_thread_holds_for_its_columns_get_registers(shape):
     program = caller.kernels.program(request)
     compiled = compile_cubin(translation_unit(program.text, program.blocks), program.name, "sm_90a", max_registers=program.max_registers)
     assert compiled.resources.stack_bytes <= 64
+
+
+@pytest.mark.parametrize(
+    "runs, vector, across, bytes_at_once",
+    [
+        (((True, 1 << 22), (False, 4)), 4, 1, 32 * 4 * 2),  # 32 rows of 4 elements of 16 bits, one piece of memory
+        (((True, 1 << 20), (False, 40)), 8, 5, 32 * 8 * 2),  # 6.4 rows of 5 vectors
+        (((True, 4096), (False, 8192)), 8, 32, 32 * 8 * 2),  # one row
+    ],
+)
+def test_a_warp_touches_the_lines_of_its_bytes(runs, vector, across, bytes_at_once) -> None:
+    """A block that has whole rows reads neighbouring ones together, however few threads are across. A line has 128 bytes."""
+    given = facts(runs, vector=vector)
+    candidates = Candidates(given, H100)
+    table = candidates.table()
+    work = work_of_reductions(table, given, H100)
+    found = [n for n, each in enumerate(table.bdimx) if each == across]
+    assert found
+    for n in found:
+        warps, vectors = table.bdimx[n] * table.bdimy[n] / 32, candidates.vectors(*(int(v[n]) for v in (table.bdimx, table.bdimy, table.bdimz, table.grid_split)))
+        assert work.lines[n] == pytest.approx(np.ceil(warps) * vectors * bytes_at_once / 128)
+
+
+def test_runs_apart_are_lines_apart() -> None:
+    """Threads across that are in different pieces of memory: 16 of 32 bytes each for two vectors of 4 float32 in a run, however few bytes that is."""
+    given = facts(((False, 3648), (True, 93), (False, 8)), bits=32, vector=4)
+    candidates = Candidates(given, H100)
+    table = candidates.table()
+    work = work_of_reductions(table, given, H100)
+    n = next(n for n, each in enumerate(table.bdimx) if each == 64)
+    vectors = candidates.vectors(*(int(v[n]) for v in (table.bdimx, table.bdimy, table.bdimz, table.grid_split)))
+    assert work.lines[n] == pytest.approx(table.bdimx[n] * table.bdimy[n] / 32 * vectors * 16)

@@ -85,8 +85,10 @@ def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted =
     piece = np.minimum(run, p.bdimx * v) * bits / 8
     lines = np.maximum(WARP_THREADS * v * bits / 8 / LINE_BYTES, WARP_THREADS / np.minimum(WARP_THREADS, p.bdimx))
     if p.is_outer:  # whole rows of one block are neighbours
-        is_whole = p.bdimx * v >= run
-        lines = np.where(is_whole, np.maximum(1.0, WARP_THREADS / p.bdimx * run * bits / 8 / LINE_BYTES), lines)
+        is_whole, across = p.bdimx * v >= run, np.minimum(WARP_THREADS, p.bdimx)
+        runs = np.maximum(1.0, np.minimum(across * v, f.iteration_elems) / run)
+        lines_of_run = WARP_THREADS / across * np.minimum(run, across * v) * bits / 8 / LINE_BYTES
+        lines = np.where(is_whole, runs * np.maximum(1.0, lines_of_run), lines)
         piece = np.where(is_whole, piece * p.bdimy, piece)
     visit = piece if p.is_outer else np.minimum(run * bits / 8, piece * p.unroll)
     visit = np.maximum(1.0, visit)
