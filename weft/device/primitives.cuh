@@ -51,6 +51,8 @@ template <class To, class From> WEFT_DEVICE To bit_cast(From v) {
   return result;
 }
 template <class T> WEFT_DEVICE bits_of<T> to_bits(T v) { return bit_cast<bits_of<T>>(v); }
+// Whether one instruction moves so many bytes.
+WEFT_DEVICE constexpr bool is_access(unsigned bytes) { return bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16; }
 struct alignas(16) TwoWords { unsigned long long low, high; };  // an element of 16 bytes, which no register holds
 template <int N> struct ManyWords { unsigned long long word[N]; };  // the state of a fold that keeps many values
 
@@ -194,7 +196,7 @@ struct alignas(32) EightWords { unsigned word[8]; };
     asm volatile("st.global" OPERATOR ".u8 [%1], %0;" ::"r"(w[0]), "l"(p) : "memory")
 
 template <int Bytes, Cache C> WEFT_DEVICE void load_words(unsigned* w, const void* p) {
-  static_assert(Bytes == 1 || Bytes == 2 || Bytes == 4 || Bytes == 8 || Bytes == 16 || Bytes == 32, "an access has 1, 2, 4, 8, 16 or 32 bytes");
+  static_assert(is_access(Bytes) || Bytes == 32, "an access has 1, 2, 4, 8, 16 or 32 bytes");
   if constexpr (Bytes == 32 && !WEFT_HAS_32_BYTES) {
     load_words<16, C>(w, p);
     load_words<16, C>(w + 4, static_cast<const char*>(p) + 16);
@@ -216,7 +218,7 @@ template <int Bytes, Cache C> WEFT_DEVICE void load_words(unsigned* w, const voi
   }
 }
 template <int Bytes, Cache C> WEFT_DEVICE void store_words(void* p, const unsigned* w) {
-  static_assert(Bytes == 1 || Bytes == 2 || Bytes == 4 || Bytes == 8 || Bytes == 16 || Bytes == 32, "an access has 1, 2, 4, 8, 16 or 32 bytes");
+  static_assert(is_access(Bytes) || Bytes == 32, "an access has 1, 2, 4, 8, 16 or 32 bytes");
   if constexpr (Bytes == 32 && !WEFT_HAS_32_BYTES) {
     store_words<16, C>(p, w);
     store_words<16, C>(static_cast<char*>(p) + 16, w + 4);
@@ -263,25 +265,32 @@ template <int N, Cache C = Cache::unspecified, class T, int M> WEFT_DEVICE void 
   store_words<N * sizeof(T), C>(p, words);
 }
 
-// Accesses that other blocks may race with; 4 or 8 bytes, or 16 as two of 8, which another block may see one after the other.
+// Accesses that other blocks may race with; 1 to 8 bytes, or 16 as two of 8, which another block may see one after the other.
 #define WEFT_STRONG_LOAD(NAME, ORDER)                                                                       \
   template <class T> WEFT_DEVICE T NAME(const T* p) {                                                       \
-    static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, #NAME " takes 4, 8 or 16 bytes");    \
+    static_assert(is_access(sizeof(T)), #NAME " takes 1, 2, 4, 8 or 16 bytes");                             \
     if constexpr (sizeof(T) == 16) {                                                                        \
       const unsigned long long* halves = (const unsigned long long*)p;                                      \
       return bit_cast<T>(TwoWords{NAME(halves), NAME(halves + 1)});                                         \
-    } else {                                                                                                \
-      bits_of<T> v;                                                                                         \
-      if constexpr (sizeof(T) == 4) asm volatile("ld." ORDER ".gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory"); \
-      else asm volatile("ld." ORDER ".gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");             \
+    } else if constexpr (sizeof(T) == 8) {                                                                  \
+      unsigned long long v;                                                                                 \
+      asm volatile("ld." ORDER ".gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");                  \
       return bit_cast<T>(v);                                                                                \
+    } else {                                                                                                \
+      unsigned v;                                                                                           \
+      if constexpr (sizeof(T) == 4) asm volatile("ld." ORDER ".gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");      \
+      else if constexpr (sizeof(T) == 2) asm volatile("ld." ORDER ".gpu.global.u16 %0, [%1];" : "=r"(v) : "l"(p) : "memory"); \
+      else asm volatile("ld." ORDER ".gpu.global.u8 %0, [%1];" : "=r"(v) : "l"(p) : "memory");              \
+      return bit_cast<T>((bits_of<T>)v);                                                                    \
     }                                                                                                       \
   }
 #define WEFT_STRONG_STORE(NAME, ORDER)                                                                      \
   template <class T> WEFT_DEVICE void NAME(T* p, same<T> v) {                                               \
-    static_assert(sizeof(T) == 4 || sizeof(T) == 8, #NAME " takes 4 or 8 bytes");                           \
-    if constexpr (sizeof(T) == 4) asm volatile("st." ORDER ".gpu.global.u32 [%1], %0;" ::"r"(to_bits(v)), "l"(p) : "memory"); \
-    else asm volatile("st." ORDER ".gpu.global.u64 [%1], %0;" ::"l"(to_bits(v)), "l"(p) : "memory");        \
+    static_assert(is_access(sizeof(T)) && sizeof(T) <= 8, #NAME " takes 1, 2, 4 or 8 bytes");               \
+    if constexpr (sizeof(T) == 8) asm volatile("st." ORDER ".gpu.global.u64 [%1], %0;" ::"l"(to_bits(v)), "l"(p) : "memory");                    \
+    else if constexpr (sizeof(T) == 4) asm volatile("st." ORDER ".gpu.global.u32 [%1], %0;" ::"r"(to_bits(v)), "l"(p) : "memory");               \
+    else if constexpr (sizeof(T) == 2) asm volatile("st." ORDER ".gpu.global.u16 [%1], %0;" ::"r"((unsigned)to_bits(v)), "l"(p) : "memory");     \
+    else asm volatile("st." ORDER ".gpu.global.u8 [%1], %0;" ::"r"((unsigned)to_bits(v)), "l"(p) : "memory"); \
   }
 WEFT_STRONG_LOAD(load_global_volatile, "relaxed")
 WEFT_STRONG_LOAD(load_acquire, "acquire")
@@ -313,11 +322,13 @@ WEFT_DEVICE unsigned shared_address(const void* p) { return (unsigned)__cvta_gen
 template <class T> WEFT_DEVICE T load_shared(const T* p) { return *p; }
 template <class T> WEFT_DEVICE void store_shared(T* p, same<T> v) { *p = v; }
 template <int N, class T, int M> WEFT_DEVICE void load_shared_vector(Array<T, M>& dst, int dst_offset, const T* p) {
+  static_assert(is_access(N * sizeof(T)), "an access to shared memory has 1, 2, 4, 8 or 16 bytes");
   unsigned words[4];
   load_words<N * sizeof(T), Cache::unspecified>(words, p);
   array_from_words<N>(dst, dst_offset, words);
 }
 template <int N, class T, int M> WEFT_DEVICE void store_shared_vector(T* p, const Array<T, M>& src, int src_offset) {
+  static_assert(is_access(N * sizeof(T)), "an access to shared memory has 1, 2, 4, 8 or 16 bytes");
   unsigned words[4];
   words_from_array<N>(words, src, src_offset);
   store_words<N * sizeof(T), Cache::unspecified>(p, words);
@@ -425,6 +436,7 @@ template <class T> WEFT_DEVICE void store_async_remote(T* local_address, unsigne
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(p), "r"(to_bits(v)), "r"(bar) : "memory");
 }
 template <class T> WEFT_DEVICE T load_shared_remote(const T* local_address, unsigned rank) {
+  static_assert(is_access(sizeof(T)) && sizeof(T) <= 8, "load_shared_remote takes 1, 2, 4 or 8 bytes");
   const unsigned p = remote_address(local_address, rank);
   if constexpr (sizeof(T) == 8) {
     unsigned long long v;

@@ -12,7 +12,7 @@ template <class T> WEFT_DEVICE bool is_position(T at, long long extent) {
 // Of several values for one element the last one stays, in no order.
 template <class T> WEFT_DEVICE void scatter_set(T* p, same<T> v) {
 #if defined(WEFT_EMULATOR)
-  store_global_volatile(p, v);
+  store_strong(p, (T)v, 0, __builtin_LINE());  // also of 16 bytes
 #else
   store_global(p, v);
 #endif

@@ -142,6 +142,8 @@ template <class T, int N> struct Array {
 
 // ---- memory -------------------------------------------------------------------------------------------------------
 
+// Whether one instruction moves so many bytes.
+constexpr bool is_access(unsigned bytes) { return bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16; }
 constexpr int VECTOR_BYTES = 32;  // of the widest access to global memory, which text asks for where the chip has it
 // Widest: bytes of one instruction; what has more takes several.
 template <int Bytes, unsigned Access, int Widest = 16> WEFT_DEVICE void check_access(const void* p, int line) {
@@ -150,7 +152,7 @@ template <int Bytes, unsigned Access, int Widest = 16> WEFT_DEVICE void check_ac
     for (int i = 0; i < Bytes; i += 8) check_access<8, Access>((const char*)p + i, line);
     return;
   }
-  static_assert(Bytes > Widest || (Bytes & (Bytes - 1)) == 0, "an access has 1, 2, 4, 8, 16 or 32 bytes");
+  static_assert(Bytes > Widest || is_access(Bytes) || Bytes == VECTOR_BYTES, "an access has 1, 2, 4, 8, 16 or 32 bytes");
 #if defined(WEFT_CHECK_RACES)
   weft_emu_access(p, Bytes, Access, line);
 #else
@@ -185,30 +187,35 @@ template <class To, class From> WEFT_DEVICE To bit_cast(From v) {
 }
 struct alignas(16) TwoWords { weft_u64 low, high; };  // an element of 16 bytes, which the runtime takes as two
 template <int N> struct ManyWords { weft_u64 word[N]; };  // the state of a fold that keeps many values
-template <class T> WEFT_DEVICE weft_u64 to_bits(T v) { static_assert(sizeof(T) <= 8, "one word"); weft_u64 bits = 0; __builtin_memcpy(&bits, &v, sizeof(T)); return bits; }
-template <class T> WEFT_DEVICE T from_bits(weft_u64 bits) { static_assert(sizeof(T) <= 8, "one word"); T v; __builtin_memcpy(&v, &bits, sizeof(T)); return v; }
+template <class T> WEFT_DEVICE weft_u64 to_bits(T v) { static_assert(is_access(sizeof(T)) && sizeof(T) <= 8, "one word"); weft_u64 bits = 0; __builtin_memcpy(&bits, &v, sizeof(T)); return bits; }
+template <class T> WEFT_DEVICE T from_bits(weft_u64 bits) { static_assert(is_access(sizeof(T)) && sizeof(T) <= 8, "one word"); T v; __builtin_memcpy(&v, &bits, sizeof(T)); return v; }
 
 template <class T> WEFT_DEVICE const T* of_thread(const T* p) { return p; }
 template <Cache C = Cache::unspecified, class T> WEFT_DEVICE T load_global(const T* p, WEFT_LINE) {
+  static_assert(is_access(sizeof(T)), "load_global takes 1, 2, 4, 8 or 16 bytes");
   check_access<sizeof(T), WEFT_READ>(p, line);
   return read_memory(p);
 }
 template <Cache C = Cache::unspecified, class T> WEFT_DEVICE void store_global(T* p, same<T> v, WEFT_LINE) {
+  static_assert(is_access(sizeof(T)), "store_global takes 1, 2, 4, 8 or 16 bytes");
   check_access<sizeof(T), WEFT_WRITE>(p, line);
   write_memory(p, v);
 }
 template <int N, Cache C = Cache::unspecified, class T, int M>
 WEFT_DEVICE void load_global_vector(Array<T, M>& dst, int dst_offset, const T* p, WEFT_LINE) {
+  static_assert(is_access(sizeof(T)) && N * sizeof(T) <= VECTOR_BYTES, "elements of 1, 2, 4, 8 or 16 bytes; an access has up to 32");
   check_access<N * sizeof(T), WEFT_READ, VECTOR_BYTES>(p, line);
   copy_bytes(dst.target(dst_offset, N, line), p, N * sizeof(T));
 }
 template <int N, Cache C = Cache::unspecified, class T, int M>
 WEFT_DEVICE void store_global_vector(T* p, const Array<T, M>& src, int src_offset, WEFT_LINE) {
+  static_assert(is_access(sizeof(T)) && N * sizeof(T) <= VECTOR_BYTES, "elements of 1, 2, 4, 8 or 16 bytes; an access has up to 32");
   check_access<N * sizeof(T), WEFT_WRITE, VECTOR_BYTES>(p, line);
   copy_bytes(p, src.source(src_offset, N, line), N * sizeof(T));
 }
 // acquires, releases: 0 for accesses that other threads see at once, but that order nothing else
 template <class T> WEFT_DEVICE T load_strong(const T* p, int acquires, int line) {
+  static_assert(is_access(sizeof(T)), "a strong load takes 1, 2, 4, 8 or 16 bytes");
   check_access<sizeof(T), WEFT_READ | WEFT_STRONG>(p, line);
   weft_emu_sync_read(p, sizeof(T), acquires, line);
   T v = read_memory(p);
@@ -221,9 +228,15 @@ template <class T> WEFT_DEVICE void store_strong(T* p, T v, int releases, int li
   write_memory(p, v);
 }
 template <class T> WEFT_DEVICE T load_global_volatile(const T* p, WEFT_LINE) { return load_strong(p, 0, line); }
-template <class T> WEFT_DEVICE void store_global_volatile(T* p, same<T> v, WEFT_LINE) { store_strong(p, (T)v, 0, line); }
+template <class T> WEFT_DEVICE void store_global_volatile(T* p, same<T> v, WEFT_LINE) {
+  static_assert(sizeof(T) <= 8, "store_global_volatile takes 1, 2, 4 or 8 bytes");
+  store_strong(p, (T)v, 0, line);
+}
 template <class T> WEFT_DEVICE T load_acquire(const T* p, WEFT_LINE) { return load_strong(p, 1, line); }
-template <class T> WEFT_DEVICE void store_release(T* p, same<T> v, WEFT_LINE) { store_strong(p, (T)v, 1, line); }
+template <class T> WEFT_DEVICE void store_release(T* p, same<T> v, WEFT_LINE) {
+  static_assert(sizeof(T) <= 8, "store_release takes 1, 2, 4 or 8 bytes");
+  store_strong(p, (T)v, 1, line);
+}
 
 WEFT_DEVICE int atomic_add(int* p, int v, WEFT_LINE) { return from_bits<int>(weft_emu_atomic(p, to_bits(v), WEFT_ADD_I32, 0, line)); }
 WEFT_DEVICE unsigned atomic_add(unsigned* p, unsigned v, WEFT_LINE) { return (unsigned)weft_emu_atomic(p, v, WEFT_ADD_U32, 0, line); }
@@ -245,10 +258,12 @@ template <class T> WEFT_DEVICE void store_shared(T* p, same<T> v, WEFT_LINE) {
   write_memory(p, v);
 }
 template <int N, class T, int M> WEFT_DEVICE void load_shared_vector(Array<T, M>& dst, int dst_offset, const T* p, WEFT_LINE) {
+  static_assert(is_access(N * sizeof(T)), "an access to shared memory has 1, 2, 4, 8 or 16 bytes");
   check_access<N * sizeof(T), WEFT_READ | WEFT_SHARED>(p, line);
   copy_bytes(dst.target(dst_offset, N, line), p, N * sizeof(T));
 }
 template <int N, class T, int M> WEFT_DEVICE void store_shared_vector(T* p, const Array<T, M>& src, int src_offset, WEFT_LINE) {
+  static_assert(is_access(N * sizeof(T)), "an access to shared memory has 1, 2, 4, 8 or 16 bytes");
   check_access<N * sizeof(T), WEFT_WRITE | WEFT_SHARED>(p, line);
   copy_bytes(p, src.source(src_offset, N, line), N * sizeof(T));
 }
@@ -346,6 +361,7 @@ WEFT_DEVICE void cluster_arrive_relaxed(WEFT_LINE) { weft_emu_cluster_arrive_rel
 WEFT_DEVICE void cluster_wait(WEFT_LINE) { weft_emu_cluster_wait(line); }
 WEFT_DEVICE void cluster_sync(WEFT_LINE) { weft_emu_cluster_arrive(line); weft_emu_cluster_wait(line); }
 template <class T> WEFT_DEVICE void store_shared_remote(T* local_address, unsigned rank, same<T> v, WEFT_LINE) {
+  static_assert(sizeof(T) > 8 ? sizeof(T) % 4 == 0 : is_access(sizeof(T)), "store_shared_remote stores 1 or 2 bytes, or whole words");
   T* p = (T*)weft_emu_remote_address(local_address, rank, line);
   weft_emu_access(p, sizeof(T), WEFT_WRITE | WEFT_SHARED | WEFT_REMOTE, line);
   write_memory(p, v);
@@ -355,6 +371,7 @@ template <class T> WEFT_DEVICE void store_async_remote(T* local_address, unsigne
   weft_emu_store_async_remote(local_address, rank, to_bits(v), sizeof(T), local_barrier, line);
 }
 template <class T> WEFT_DEVICE T load_shared_remote(const T* local_address, unsigned rank, WEFT_LINE) {
+  static_assert(is_access(sizeof(T)) && sizeof(T) <= 8, "load_shared_remote takes 1, 2, 4 or 8 bytes");
   const T* p = (const T*)weft_emu_remote_address(local_address, rank, line);
   weft_emu_access(p, sizeof(T), WEFT_READ | WEFT_SHARED | WEFT_REMOTE, line);
   return read_memory(p);
