@@ -50,6 +50,20 @@ def test_softmax_over_a_middle_axis() -> None:
     torch.testing.assert_close(only(fusion, a, precision="native"), torch.softmax(a, 1), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 1000, 4096])
+def test_a_scan_of_doubles_rounds_as_often_as_a_tree_is_deep(count: int, dim: int) -> None:
+    """Added one after the other, 1 + u + u ... stays 1, for each sum is rounded down: the reference would be as far off as its number of elements."""
+    roundoff = 2.0**-53
+    x = torch.full((2, count), roundoff, dtype=torch.float64)
+    x[:, :1] = 1.0
+    g = Graph()
+    found = only(g.out(g.cumsum(g.tensor([-1, -1], D.Double), dim)), x if dim else x.t().contiguous())
+    found = found if dim else found.t()
+    assert found.shape == x.shape
+    assert (((found - 1.0) / roundoff - torch.arange(count)).abs() <= count.bit_length()).all()
+
+
 @pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])
 @pytest.mark.parametrize("dims", [[0], [1], [0, 2], [0, 1, 2]], ids=str)
 @pytest.mark.parametrize("dtype", [D.Float, D.Int32, D.Bool], ids=lambda t: t.name)

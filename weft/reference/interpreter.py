@@ -371,10 +371,24 @@ def _torch_op(m: _Machine, node: Expr) -> tuple[torch.Tensor, ...]:
     return torch_ops.run(name, [m.tensors[v] if isinstance(v, TensorView) else m.number(v.sym) for v in node.inputs], attributes)  # type: ignore[attr-defined]
 
 
+def _scan(m: _Machine, node: Expr) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    """Call torch's function. In double precision, sums of floats are added up by pairs instead: torch adds one element after the other, and its n roundings of
+    partial sums would be more than those of the kernel that is compared with it."""
+    x, dim = m.tensors[node.inputs[0]], node.attributes["dim"]
+    if not m.double or node.attributes["kind"] != "sum" or not (x.is_floating_point() or x.is_complex()):
+        return _torch_op(m, node)
+    summed = 1
+    while x.dim() and summed < x.shape[dim]:  # each element holds the sum of the last `summed` ones up to it
+        rest = x.shape[dim] - summed
+        x = torch.cat([x.narrow(dim, 0, summed), x.narrow(dim, summed, rest) + x.narrow(dim, 0, rest)], dim)
+        summed *= 2
+    return x + m.operand(node.inputs[1], node.outputs[0].dtype()) if len(node.inputs) > 1 else x  # type: ignore[attr-defined]
+
+
 _RULES: dict[type, Callable[[_Machine, Any], Any]] = {
     PointwiseOp: _pointwise, LoadStoreOp: _copy, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduce,
     WelfordOp: _welford, FullOp: _full, IotaOp: _iota, RandomOp: _random,
-    ReshapeOp: _reshape, CatOp: _cat, LookupOp: _look_up, TorchOp: _torch_op, ScanOp: _torch_op, ScatterOp: _torch_op,
+    ReshapeOp: _reshape, CatOp: _cat, LookupOp: _look_up, TorchOp: _torch_op, ScanOp: _scan, ScatterOp: _torch_op,
     BlockFoldOp: block_rules.fold, BlockHadamardOp: block_rules.fold, BlockSampleOp: block_rules.sample,
 }  # fmt: skip
 
