@@ -23,6 +23,7 @@ from fusion_case import Case
 from fusion_check import Outcome, check, check_shapes
 from fusion_generator import random_case
 from fusion_shrink import shrink
+from nvrtc_watch import compile_by_nvrtc
 
 LARGEST_ELEMS = {"cpu": 4000, "cuda": 1 << 20}
 LARGEST_LONG_ROWS = 5_000_000
@@ -35,10 +36,12 @@ LOST = "lost"
 _failed_on_the_gpu: list[int] = []
 
 
-def start_worker() -> None:
+def start_worker(nvrtc: bool = False) -> None:
     import torch
 
     torch.set_num_threads(1)
+    if nvrtc:
+        compile_by_nvrtc()
 
 
 @functools.lru_cache(maxsize=None)
@@ -120,14 +123,15 @@ def run_case(case: Case, device: str, shapes: int = 0, largest_elems: int = 0) -
         return Outcome(f"{type(error).__name__} in the test", str(error))
 
 
-def run_seeds(seeds: Sequence[int], device: str, jobs: int, seconds: float = float("inf"), largest_elems: int = 0, family: str = "", tune: bool = False, shapes: int = 0, pairs: bool = False) -> Iterator[Found]:
-    """Yield (seed, family, outcome) as they come, until the time is over. family: of all of them. pairs: with kernels that start early."""
+def run_seeds(seeds: Sequence[int], device: str, jobs: int, seconds: float = float("inf"), largest_elems: int = 0, family: str = "", tune: bool = False, shapes: int = 0, pairs: bool = False, nvrtc: bool = False) -> Iterator[Found]:
+    """Yield (seed, family, outcome) as they come, until the time is over. family: of all of them. pairs: with kernels that start early. nvrtc: what the emulator
+    runs is compiled by NVRTC, too."""
     stop = time.monotonic() + seconds
     largest = largest_elems or LARGEST_ELEMS[device]
     remaining = list(seeds)
     while remaining:
         lost: list[int] = []
-        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=start_worker) as pool:
+        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=start_worker, initargs=(nvrtc,)) as pool:
             waiting = [pool.submit(run_seed_in_pairs if pairs else run_seed, seed, device, largest, family, tune, shapes) for seed in remaining]
             for future in waiting:
                 if time.monotonic() > stop:

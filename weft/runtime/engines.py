@@ -126,8 +126,8 @@ def _reports(program: KernelProgram, options: Options) -> bool:
     return bounds.BLOCK in program.blocks and options.bounds
 
 
-def _compiled(arch: Arch, program: KernelProgram, options: Options, fmad: bool) -> Compiled:
-    """Return a program's machine code. Errors: TooManySpills; those of the compiler."""
+def machine_code(arch: Arch, program: KernelProgram, options: Options, fmad: bool = True) -> Compiled:
+    """Return a program's machine code; needs no GPU. Errors: TooManySpills; those of the compiler."""
     from .nvrtc import compile_or_load
 
     unit = ("#define WEFT_BOUNDS\n" if _reports(program, options) else "") + translation_unit(program.text, program.blocks, shortened=True)
@@ -146,7 +146,7 @@ class _GpuKernel:
         start = time.perf_counter()
         compiled = kept_code(kept, options) if kept else None
         if compiled is None:
-            compiled = _compiled(engine.arch, program, options, fmad)
+            compiled = machine_code(engine.arch, program, options, fmad)
         self.kept = compiled.kept
         middle = time.perf_counter()
         self._loaded = load_kernel(compiled.cubin, program.name, engine.device, compiled.resources)  # type: ignore[arg-type]
@@ -323,4 +323,4 @@ def stream_reader(device: int | None) -> Callable[[int], int] | None:
     return None if device is None else current_stream_reader()
 
 
-__all__ = ["BuildReport", "BuiltKernel", "EmulatedCall", "Engine", "Launch", "LaunchPlan", "Memory", "NoEngine", "choose", "emulator", "gpu", "stream_reader"]
+__all__ = ["BuildReport", "BuiltKernel", "EmulatedCall", "Engine", "Launch", "LaunchPlan", "Memory", "NoEngine", "choose", "emulator", "gpu", "machine_code", "stream_reader"]
