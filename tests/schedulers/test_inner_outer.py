@@ -12,6 +12,7 @@ import weft.schedulers.inner_outer as template
 from weft import DataType, FusionDefinition
 from weft.ir.enums import SchedulerType
 from weft.options import options
+from weft.reference.interpreter import evaluate
 from weft.runtime.limits import WrongAssumption
 
 # Of the largest value. Rows and columns are summed in float, or in double, and results are rounded to their type once: bf16 2^-9, half 2^-12. A sum of n
@@ -87,6 +88,28 @@ def test_other_definitions(name):
     fd, inputs, wanted = CASES[name]()
     narrowest = DataType.BFloat16 if any(isinstance(t, torch.Tensor) and t.dtype is torch.bfloat16 for t in inputs) else DataType.Float
     run(fd, inputs, wanted, TOLERANCE[narrowest])
+
+
+@pytest.mark.parametrize("rows, columns", [(13, 2), (2, 5), (70, 33), (40, 1024), (5, 1)])
+@pytest.mark.parametrize("is_of_rows", [False, True])
+@pytest.mark.parametrize("kind", ["looked up", "random"])
+def test_columns_have_their_own_copy_of_what_is_looked_up_or_drawn_per_column(kind, is_of_rows, rows, columns):
+    """An element of each column, picked by an index, or a random number: added to the column's maximum and, with is_of_rows, a factor of the rows, too."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=DataType.Float)
+        index = fd.define_tensor(shape=[-1], contiguity=True, dtype=DataType.Int)
+        shifted = fd.ops.add(x, 1.0)
+        if kind == "random":
+            picked = fd.ops.uniform(0.0, 1.0, shape=[fd.ops.size(index, 0)], dtype=DataType.Float, rng_seed=7, rng_offset=3)
+            picked = fd.ops.add(picked, fd.ops.cast(index, DataType.Float))
+        else:
+            picked = fd.ops.squeeze(fd.ops.take_along_axis(shifted, fd.ops.broadcast(index, [True, False]), 0), [0])
+        values = fd.ops.mul(shifted, fd.ops.broadcast(picked, [True, False])) if is_of_rows else shifted
+        fd.add_output(fd.ops.sum(fd.ops.abs(values), [1]))
+        fd.add_output(fd.ops.add(fd.ops.max(values, [0]), picked))
+    inputs = [numbers(rows, columns).float(), torch.arange(columns) * 7 % rows]
+    with options(strict_schedules=True):
+        run(fd, inputs, evaluate(fd.fusion, inputs), TOLERANCE[DataType.Float])
 
 
 @pytest.mark.parametrize("rows, columns", [(7, 24), (12, 1024), (3, 16384)])

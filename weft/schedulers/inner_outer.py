@@ -21,7 +21,8 @@ from ..errors import InternalError
 from ..expr import Sym, evaluate_int
 from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, IterDomain, ReductionOp, TensorView, no_reductions
+from ..ir.graph_ops import LookupOp
+from ..ir.values import Expr, IterDomain, RandomOp, ReductionOp, TensorView, no_reductions
 from ..schedule.caching import cache_after
 from ..schedule.circular import circular_buffer, load_whole_units
 from ..schedule.peel import Peel, Phase, write_partials_by_phase
@@ -208,7 +209,7 @@ def separate_columns(template: Template, totals: list[TensorView]) -> None:
     for use in uses:
         for operand in use.tensor_inputs:
             if operand not in columns and operand not in totals:
-                recompute_chain(operand, use, memo)
+                recompute_chain(operand, use, memo, also=(LookupOp, RandomOp))
     made = {clone for source, clone in memo.items() if clone is not source} | columns
     for _, cache in template.inputs:
         later = [use for use in cache.uses() if set(use.outputs) & made]

@@ -15,7 +15,7 @@ from ..analysis.lookups import in_memory
 from ..analysis.loop_axes import LoopAxes
 from ..analysis.reduction_shape import ReductionShape
 from ..analysis.vectorization import VectorLimits
-from ..expr import Sym, variables
+from ..expr import Sym, const, variables
 from ..errors import InternalError
 from ..ir.block_ops import BlockFoldOp, sample_of
 from ..ir.enums import CacheOp, MemoryType, ParallelType
@@ -125,7 +125,8 @@ class Template:
         random: list[TensorView] = [e.outputs[0] for e in self.fusion.tensor_exprs() if isinstance(e, RandomOp)]  # type: ignore[misc]
         if lanes % 4 == 0 and random:
             maps = axis_maps(self.fusion)
-            vectors = {maps.exact(t.axis(-1)) for t in self.fusion.tensors() if t.get_loop_domain() and t.axis(-1).parallel is ParallelType.vectorize}
+            innermost = (t.axis(-1) for t in self.fusion.tensors() if t.get_loop_domain())
+            vectors = {maps.exact(a) for a in innermost if a.parallel is ParallelType.vectorize and a.sym is const(lanes)}  # others may have been vectorized before
             for tensor in random:
                 lane = tensor.axis(-1) if tensor.get_loop_domain() else None
                 if tensor.dtype().bits == 32 and lane is not None and maps.exact(lane) in vectors and is_row_major(tensor, lane):
