@@ -69,6 +69,16 @@ def a_variance_of_what_a_full_makes_beside_an_expanded_axis(fd):
     fd.add_output(o.mul(variance, o.sub(full, y)))
 
 
+@case(tensor(1), lambda: 7)
+def a_variance_along_an_axis_that_is_expanded_in_this_call(fd):
+    x, o = fd.define_tensor([1], contiguity=[None]), fd.ops
+    row = o.expand(x, [fd.define_scalar(D.Int32)])
+    table = o.broadcast_in_dim(row, [5, o.size(row, 0)], [1])
+    for values, axes in ((o.reshape(row, [o.size(row, 0)]), [0]), (o.reshape(table, [5, o.size(row, 0)]), [0, 1])):
+        for result in o.welford(values, axes):
+            fd.add_output(result)
+
+
 @pytest.mark.parametrize("name", FOUND)
 def test_graph(name: str) -> None:
     FOUND.check(name)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..dtypes import DataType
-from ..errors import Unsupported, UserError
+from ..errors import UserError
 from ..expr import ONE, ZERO, Sym, variables
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
@@ -303,8 +303,10 @@ def _welford(fusion: Fusion, expr: WelfordOp, questions: Questions) -> None:
     gone = [d for d in reduced if old[d].is_broadcast()]
     if not gone:
         return _same_axes(fusion, expr, questions)
-    if any(old[d].expanded_extent is not None for d in gone):
-        raise Unsupported("welford over an axis that is expanded in this call", remedy="expand with sizes that the definition knows")
+    expanded = next((d for d in gone if old[d].expanded_extent is not None), None)
+    if expanded is not None:  # as many equal elements as a call has: their number is one of the results
+        fusion.replace_input(expr, source, with_elements_along(fusion, source, expanded))
+        return _welford(fusion, expr, questions)
     x = squeeze(fusion, source, gone, squeeze_expanded=True)
     for out in outs:
         left = [a for d, a in enumerate(out.get_logical_domain()) if d not in gone]
