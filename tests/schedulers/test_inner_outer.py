@@ -9,7 +9,8 @@ import torch
 from two_sided_fusions import CASES, PLAIN, WAYS, forced, norm_backward, norm_backward_in_float64, norm_backward_inputs, numbers, relative_error
 
 import weft.schedulers.inner_outer as template
-from weft import DataType, FusionDefinition
+from weft import DataType, FusionDefinition, compiler
+from weft.arch import H100
 from weft.ir.enums import SchedulerType
 from weft.options import options
 from weft.reference.interpreter import evaluate
@@ -88,6 +89,38 @@ def test_other_definitions(name):
     fd, inputs, wanted = CASES[name]()
     narrowest = DataType.BFloat16 if any(isinstance(t, torch.Tensor) and t.dtype is torch.bfloat16 for t in inputs) else DataType.Float
     run(fd, inputs, wanted, TOLERANCE[narrowest])
+
+
+def rows_in_parts(order=None) -> FusionDefinition:
+    """The least element of each [outer, inner] and the sum over the rows of [outer, rows, inner]: other rows lie between the parts of a row in memory."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1, -1], contiguity=[True] * 3, dtype=DataType.Float, **({} if order is None else {"stride_order": order}))
+        outer, rows = (0, 1) if order is None else (1, 0)
+        fd.add_output(fd.ops.sum(x, [rows]))
+        fd.add_output(fd.ops.mul(x, 2.0))
+        fd.add_output(fd.ops.amin(x, [outer, 2]))
+    return fd
+
+
+@pytest.mark.parametrize("order", [None, [1, 2, 0]], ids=["as they lie", "permuted"])
+@pytest.mark.parametrize("outer, rows, inner", [(17, 3, 16), (17, 3, 17), (17, 4, 17), (2, 9, 1025), (5, 1, 3), (1, 7, 33)])
+def test_rows_in_parts_have_no_phase(outer, rows, inner, order):
+    x = numbers(outer, rows, inner).float()
+    x = x if order is None else x.transpose(0, 1)
+    fd = rows_in_parts(order)
+    with options(strict_schedules=True):
+        outputs = fd.execute([x])
+    for got, wanted in zip(outputs, evaluate(fd.fusion, [x]), strict=True):
+        assert relative_error(got, wanted) <= TOLERANCE[DataType.Float]
+
+
+@pytest.mark.parametrize("outer, rows, inner", [(4, 4096, 2048), (3, 8192, 33), (2, 300, 8192)])
+def test_rows_in_parts_are_brought_by_no_bulk_copy(outer, rows, inner):
+    fd = rows_in_parts()
+    sizes = {axis.sym: extent for axis, extent in zip(fd.fusion.inputs()[0].get_logical_domain(), (outer, rows, inner))}
+    proposal = compiler.propose(fd.fusion, sizes, {}, H100)
+    assert proposal.scheduler is SchedulerType.inner_outer_persistent and proposal.params.loads != "tma" and not proposal.params.is_phased
+    compiler.compile_program(fd.fusion, proposal, DataType.Int32, name="k")
 
 
 @pytest.mark.parametrize("rows, columns", [(13, 2), (2, 5), (70, 33), (40, 1024), (5, 1)])

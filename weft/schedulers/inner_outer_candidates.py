@@ -91,6 +91,8 @@ class Candidates:
         self.vector = vector_elems(rows.vector_limit_elems, rows.max_dtype_bits, rows.min_vector_elems, rows.vector_bits)
         if facts.has_single_axes:
             self.vector = rows.min_vector_elems
+        self.is_one_run = sum(is_reduced for is_reduced, _ in rows.runs) == 1
+        """False where other rows lie in memory between the parts of a row: no bulk copy brings it, and its elements have no phase in common."""
         self.is_phased = may_be_phased and self._gains_by_phase()
         if self.is_phased:
             self.vector = vector_elems(rows.phased_limit_elems, rows.max_dtype_bits, rows.min_vector_elems, rows.vector_bits)
@@ -101,7 +103,7 @@ class Candidates:
         can_copy = arch.compute_capability >= (8, 0) and rows.vectorizable_inputs > 0 and not facts.has_single_axes
         self.has_cp_async = can_copy and bytes_of_vector <= set(CP_ASYNC_BYTES)
         row_bits = rows.reduction_elems * rows.min_dtype_bits
-        can_bulk = is_loadable and arch.has_tma and can_copy
+        can_bulk = is_loadable and self.is_one_run and arch.has_tma and can_copy
         self.is_shifted = can_bulk and row_bits % 128 != 0 and facts.begins_with_units
         begins_with_units = facts.begins_with_units and row_bits % 128 == 0 and self.vector * rows.max_dtype_bits >= 128
         self.has_tma = can_bulk and (begins_with_units or self.is_shifted)
@@ -113,7 +115,7 @@ class Candidates:
         """True if rows begin anywhere and have vectors that are aligned in memory; then each block has rows of one phase."""
         rows = self.rows
         is_simple = not self.facts.has_single_axes and not rows.is_tailed and rows.min_vector_elems == 1 and rows.vectorizable_inputs > 0
-        return is_simple and gains_by_phase(rows.reduction_elems, rows.vector_limit_elems, rows.phased_limit_elems, rows.max_dtype_bits)
+        return is_simple and self.is_one_run and gains_by_phase(rows.reduction_elems, rows.vector_limit_elems, rows.phased_limit_elems, rows.max_dtype_bits)
 
     # ---- threads of a row
     def clusters(self) -> Iterator[int]:
