@@ -296,6 +296,33 @@ def test_a_vector_takes_neighbours_in_memory_only():
     assert message(error).startswith(f"W521: axis {lanes} of {copy} is vectorized, but neighbouring elements along it lie 12 elements apart in {source}")
 
 
+@pytest.mark.parametrize("memory", [MemoryType.local, MemoryType.shared])
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_a_vector_takes_neighbours_on_chip_only(is_turned, memory):
+    """A row of four vectors in registers, or in shared memory, from which vectors are stored. Turned, the elements of a vector would lie four apart."""
+
+    def define(fd):
+        fd.add_output(fd.ops.mul(fd.define_tensor([5, 16], contiguity=True), 2.0))
+
+    fusion = defined(define)
+    cache_inputs(fusion)
+    ((local, output),) = cache_and_fork_outputs(fusion)
+    split(output, 1, 4)
+    transform_like(output)
+    set_memory_type(local, memory)
+    if is_turned:
+        reorder(local, {1: 2})
+    output.axis(2).parallelize(P.vectorize)
+    inline_at(output, 1)
+    lanes, x = str(output.axis(2)), torch.arange(80, dtype=torch.float32).view(5, 16)
+    if not is_turned:
+        assert "store_global_vector<4" in run(fusion, [x], defined(define))
+        return
+    with pytest.raises(UserError) as error:
+        run(fusion, [x], defined(define))
+    assert message(error).startswith(f"W521: axis {lanes} of {output} is vectorized, but neighbouring elements along it lie 4 elements apart in {local}")
+
+
 @pytest.mark.parametrize("shape", [(1, 300_001), (130, 6)])
 def test_operands_without_rows_are_loaded_by_each_pass_that_loops(shape):
     """The weight is used before and after the reduction, in two loops: each loads it."""

@@ -137,7 +137,7 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
     indexer = state.indexer(expr, [groups[k].axis for k in lanes])
     fields = op_fields(state, indexer, expr)
     vector = product(groups[k].extent for k in lanes)
-    check_lanes(expr, output, lanes, vector, state.maps, state.table)
+    check_lanes(state, expr, output, lanes, vector)
     if isinstance(expr, LookupOp) and vector is not ONE:
         state.divisors.update(vector_conditions(expr, loop[lanes[-1]], int(vector.value), state.divisors))  # type: ignore[arg-type]
     bound = bound_reductions(state, output) if isinstance(expr, ReductionOp) else []

@@ -10,13 +10,15 @@ from collections.abc import Mapping
 
 from ..analysis.axes import AxisMaps, is_row_major
 from ..errors import UserError
-from ..expr import ONE, Sym
+from ..expr import ONE, Sym, mul
 from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.enums import MemoryType
 from ..ir.graph_ops import LookupOp, ScanOp
 from ..ir.values import Expr, IterDomain, LoadStoreOp, Merge, PointwiseOp, RandomOp, ReductionOp, Split, TensorView
 from .indexing import TransformTable
+from .kernel_ir import Buffer
 from .lookups import source_strides
+from .state import BuildState
 
 
 class NotVectorizable(UserError):
@@ -25,10 +27,11 @@ class NotVectorizable(UserError):
     fix = "vectorize only the innermost axis of a copy, a cast or a random op, with a constant extent, contiguous in memory"
 
 
-def check_lanes(expr: Expr, output: TensorView, lanes: list[int], vector: Sym, maps: AxisMaps, table: TransformTable) -> None:
+def check_lanes(state: BuildState, expr: Expr, output: TensorView, lanes: list[int], vector: Sym) -> None:
     """Check the vectorized axes of an op. Errors: NotVectorizable."""
     if not lanes:
         return
+    maps, table = state.maps, state.table
     axis = output.get_loop_domain()[lanes[-1]]
     if not vector.is_const:
         raise NotVectorizable(axis=axis, tensor=output, reason=f"its extent {vector} is symbolic")
@@ -41,12 +44,25 @@ def check_lanes(expr: Expr, output: TensorView, lanes: list[int], vector: Sym, m
         raise NotVectorizable(axis=axis, tensor=output, reason=f"axis {trailing[0]} stands right of it")
     if isinstance(expr, RandomOp) and vector is not ONE and not is_row_major(output, axis):
         raise NotVectorizable(axis=axis, tensor=output, reason="random numbers are counted in row-major order, which it does not follow")
-    if isinstance(expr, (LoadStoreOp, LookupOp)) and not isinstance(expr, BlockSampleOp) and vector is not ONE:
-        for tensor in (expr.source, output) if isinstance(expr, LookupOp) else (*expr.tensor_inputs, output):
+    if vector is ONE or isinstance(expr, BlockSampleOp):
+        return
+    moved = (expr.source,) if isinstance(expr, LookupOp) else expr.tensor_inputs
+    for tensor in (*moved, output):
+        if tensor.memory_type is not MemoryType.global_:
+            strides = buffer_strides(state.buffer(tensor))
+        else:
             strides = source_strides(expr) if isinstance(expr, LookupOp) and tensor is expr.source else tensor.strides()
-            stride = lane_stride(axis, strides, maps, table) if tensor.memory_type is MemoryType.global_ else ONE
-            if stride is not None and stride is not ONE:
-                raise NotVectorizable(axis=axis, tensor=output, reason=f"neighbouring elements along it lie {stride} elements apart in {tensor}")
+        stride = lane_stride(axis, strides, maps, table)
+        if stride is not None and stride is not ONE:
+            raise NotVectorizable(axis=axis, tensor=output, reason=f"neighbouring elements along it lie {stride} elements apart in {tensor}")
+
+
+def buffer_strides(buffer: Buffer) -> dict[IterDomain, Sym]:
+    """Return the distance in elements between neighbours along each axis of a buffer in registers or shared memory."""
+    strides, stride = {}, ONE
+    for axis, extent in zip(reversed(buffer.axes), reversed(buffer.extents)):
+        strides[axis], stride = stride, mul(stride, extent)
+    return strides
 
 
 def lane_stride(lane: IterDomain, strides_of: Mapping[IterDomain, Sym], maps: AxisMaps, table: TransformTable) -> Sym | None:
