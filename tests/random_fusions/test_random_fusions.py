@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import nvrtc_watch
 import pytest
 from fusion_case import Case, Node, Ref, TensorInput
 from fusion_check import Outcome, check, check_shapes, difference
@@ -13,6 +14,8 @@ from fusion_shrink import shrink
 from wide_generator import Wide
 
 from weft import DataType
+from weft.device.library import translation_unit
+from weft.runtime import engines, nvrtc
 
 SEEDS = range(60)
 LARGEST_ELEMS = 2000
@@ -152,6 +155,19 @@ def test_a_failing_fusion_shrinks_to_the_op_that_fails() -> None:
     small = shrink(case, fails)
     assert [node.op for node in small.nodes] == ["sin"] and dict(small.sizes) == {"a": 1, "b": 1}
     assert "v1 = fd.ops.sin(x0)" in small.text()
+
+
+@pytest.mark.skipif(not nvrtc.candidates(), reason="no NVRTC")
+def test_what_nvrtc_refuses_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --nvrtc the text of each kernel is compiled, before the emulator runs it, as a GPU's is."""
+    monkeypatch.setattr(engines, "watchers", [])
+    monkeypatch.setattr(nvrtc_watch, "_compiled", set())
+    nvrtc_watch.compile_by_nvrtc()
+    assert check(random_case(3, 200)).kind == "ok"
+    assert nvrtc_watch._compiled
+    monkeypatch.setattr(nvrtc_watch, "_compiled", set())
+    monkeypatch.setattr(engines, "translation_unit", lambda text, blocks, shortened=False: translation_unit(text.replace("{", "{ no_such_function();", 1), blocks))
+    assert check(random_case(3, 200)).kind == "CompilationFailed"
 
 
 def test_a_printed_fusion_runs() -> None:

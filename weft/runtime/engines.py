@@ -323,4 +323,7 @@ def stream_reader(device: int | None) -> Callable[[int], int] | None:
     return None if device is None else current_stream_reader()
 
 
-__all__ = ["BuildReport", "BuiltKernel", "EmulatedCall", "Engine", "Launch", "LaunchPlan", "Memory", "NoEngine", "choose", "emulator", "gpu", "machine_code", "stream_reader"]
+__all__ = [
+    "BuildReport", "BuiltKernel", "EmulatedCall", "Engine", "Launch", "LaunchPlan", "Memory", "NoEngine", "choose", "emulator", "gpu", "machine_code",
+    "stream_reader",
+]  # fmt: skip

@@ -31,8 +31,8 @@ def recompute_chain(
 
     The chain of producers is cloned up to the caches of inputs, inputs, and values computed from reductions: of these the first broadcast (or, without one, the
     reduction itself) is read, not cloned. Give the same `memo` to several calls to share clones.
-    also: expressions that are cloned besides those of CLONED. whole_rows: names of tensors with all elements of a row; one of these that is a broadcast has an additional axis besides the row's, and is cloned. Call it
-    before transforming axes. Returns `tv` itself if there is nothing to clone.
+    whole_rows: names of tensors with all elements of a row; one of these that is a broadcast has an additional axis besides the row's, and is cloned. also:
+    expressions that are cloned besides those of CLONED. Call it before transforming axes. Returns `tv` itself if there is nothing to clone.
     """
     if not any(v is tv for v in for_use.inputs):
         raise NotAUse(tensor=tv, use=for_use)

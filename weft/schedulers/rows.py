@@ -126,7 +126,7 @@ class Template:
         if lanes % 4 == 0 and random:
             maps = axis_maps(self.fusion)
             innermost = (t.axis(-1) for t in self.fusion.tensors() if t.get_loop_domain())
-            vectors = {maps.exact(a) for a in innermost if a.parallel is ParallelType.vectorize and a.sym is const(lanes)}  # others may have been vectorized before
+            vectors = {maps.exact(a) for a in innermost if a.parallel is ParallelType.vectorize and a.sym is const(lanes)}  # others: of an earlier call
             for tensor in random:
                 lane = tensor.axis(-1) if tensor.get_loop_domain() else None
                 if tensor.dtype().bits == 32 and lane is not None and maps.exact(lane) in vectors and is_row_major(tensor, lane):
