@@ -79,6 +79,18 @@ def a_variance_along_an_axis_that_is_expanded_in_this_call(fd):
             fd.add_output(result)
 
 
+@case(tensor(5, 129, 5))
+def a_scan_of_pieces_that_come_ahead_one_where_the_other_ends(fd):
+    x, o = opened(fd, 3), fd.ops
+    fd.add_output(o.cumsum(o.cat([x, x], 0), 1))
+
+
+@case(tensor(5, 300, 5))
+def a_scan_of_a_piece_that_comes_ahead_beside_one_that_is_computed(fd):
+    x, o = opened(fd, 3), fd.ops
+    fd.add_output(o.cumsum(o.cat([x, o.exp(x), o.neg(x)], 0), 1))
+
+
 @pytest.mark.parametrize("name", FOUND)
 def test_graph(name: str) -> None:
     FOUND.check(name)

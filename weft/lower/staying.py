@@ -146,7 +146,7 @@ def _ahead(body: list[Statement], names: frozenset[int]) -> list[Statement]:
         if isinstance(s, Nest) and not isinstance(s, Loop):
             s.body = _ahead(s.body, names)
         if isinstance(s, Loop) and not s.unroll:
-            loads = [inner for inner in s.body if _is_load_of(inner, names) and not _counts_elements(s, inner)]
+            loads = _of_loaded(s, [inner for inner in s.body if _is_load_of(inner, names) and not _counts_elements(s, inner)])
             if loads:
                 out += _one_ahead(s, loads)
         out.append(s)
@@ -158,6 +158,21 @@ def _is_load_of(s: Statement, names: frozenset[int]) -> bool:
     return isinstance(s, (Op, Loop)) and bool(writes) and all(t.name in names for t in writes)
 
 
+def _of_loaded(loop: Loop, loads: list[Statement]) -> list[Statement]:
+    """Return the loads whose other operands, such as what stands where a lookup finds nothing, are not computed in the loop, or are among the loads, too."""
+    computed = set(_buffers_of(loop.body, "outputs"))
+    kept: list[Statement] = []
+    for s in loads:
+        if not computed.intersection(_buffers_of([s], "operands")).difference(_buffers_of([*kept, s], "outputs")):
+            kept.append(s)
+    return kept
+
+
+def _buffers_of(body: list[Statement], places: str) -> list[Buffer]:
+    """Return the buffers of the accesses of ops. places: "outputs" or "operands"."""
+    return list(dict.fromkeys(o.buffer for s in walk(body) if isinstance(s, Op) for o in getattr(s, places) if isinstance(o, Access)))
+
+
 def _counts_elements(loop: Loop, s: Statement) -> bool:
     """True when the loop runs over elements of the buffer that `s` fills: part of a row, around which the loop over rows is gone where there is one step."""
     return any(loop.index in variables(o.index) for inner in walk([s]) if isinstance(inner, Op) for o in inner.outputs)
@@ -165,7 +180,7 @@ def _counts_elements(loop: Loop, s: Statement) -> bool:
 
 def _one_ahead(loop: Loop, loads: list[Statement]) -> list[Statement]:
     """Change the loop; return what stands before it."""
-    buffers = list(dict.fromkeys(o.buffer for s in loads for inner in walk([s]) if isinstance(inner, Op) for o in inner.outputs))
+    buffers = _buffers_of(loads, "outputs")
     twins = {b: Buffer(f"{b.name}_ahead", b.dtype, MemoryType.local, b.elems, b.tensor, b.axes, b.extents) for b in buffers}
     is_waited_for = sum(_is_of_elements(s) for s in loads) >= LOADS_WAITED_FOR
     first = [_into(copied(s, {loop.index: loop.start}), twins, is_waited_for) for s in loads]
@@ -191,9 +206,10 @@ def _is_of_elements(s: Statement) -> bool:
 
 
 def _into(s: Statement, twins: dict[Buffer, Buffer], is_ahead: bool) -> Statement:
-    """Let a copy of a load write the twins of its buffers."""
+    """Let a copy of a load write the twins of its buffers, and read those of other loads."""
     for inner in walk([s]):
         if isinstance(inner, Op):
+            inner.operands = [Access(twins[o.buffer], o.index) if isinstance(o, Access) and o.buffer in twins else o for o in inner.operands]
             inner.outputs = [Access(twins[o.buffer], o.index) for o in inner.outputs]
             inner.is_ahead = is_ahead
     return s
