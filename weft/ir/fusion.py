@@ -49,6 +49,7 @@ class Fusion(Owner):
         self.names: dict[str, str] = {}  # names of the user's sizes and scalars in texts: "T0.size[0]" -> "i0"
         self.aliases: dict[Val, Val] = {}  # output -> the input that it is written into
         self.hidden_outputs: set[Val] = set()  # aliased outputs that are not returned
+        self.read_again: set[int] = set()  # of one kernel's fusion: names of inputs that a later kernel of the definition reads, too; clones share the set
         self.reuses: set[Val] = set()  # aliased outputs that take the input's memory only where that costs nothing; nobody reads the input after the call
         self.shares_results = True  # outputs that rename another result may share its memory, as in nvFuser; else each has its own, in row-major order
         self.shows_inputs = True  # outputs that only rename an input may be views of it; otherwise each has its own memory
@@ -167,6 +168,11 @@ class Fusion(Owner):
         """Let an output have the memory of an input that nobody reads after the call, where the kernel may write there while it runs; else its own memory."""
         self.aliases[output] = source
         self.reuses.add(output)
+
+    def mark_read_again(self, inputs: Iterable[Val]) -> None:
+        """Note that a later kernel reads these inputs, too, so that they had better stay in L2. Analyses of this fusion and its clones stay valid."""
+        self._changes += 1
+        self.read_again.update(value.name for value in inputs)
 
     def replace_output(self, old: Val, new: Val) -> None:
         """Replace the output `old` by `new`, with its alias."""
@@ -292,7 +298,7 @@ class _Cloner:
         target._outputs = [self._value(v) for v in source._outputs]
         target.aliases = {self._value(a): self._value(b) for a, b in source.aliases.items()}
         target.hidden_outputs = {self._value(v) for v in source.hidden_outputs}
-        target.reuses = {self._value(v) for v in source.reuses}
+        target.reuses, target.read_again = {self._value(v) for v in source.reuses}, source.read_again
         target.shares_results, target.shows_inputs = source.shares_results, source.shows_inputs
         for value, (sources, rule) in source.own_gradients.items():
             if value in self.map and all(v in self.map for v in sources):

@@ -504,6 +504,7 @@ class ReductionAnalysis(RowAnalysis):
 
     def __init__(self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, buffers: PersistentBuffers) -> None:
         super().__init__(fusion, axes, shape, buffers)
+        self.names_read_again = fusion.read_again
         self.results_meet = _results_meet(fusion, shape)
         columns = frozenset(shape.runs[-1].classes)
         self.column_inputs = sum(not shape.is_inner and bool(axes.stored(t) & columns) and not axes.stored(t) & shape.reduced for t in _inputs(fusion))

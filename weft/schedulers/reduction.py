@@ -64,13 +64,13 @@ class Reduction(Scheduler):
             bytes_ns = facts.total_elems * facts.input_bits / 8 / (arch.roof_bytes_per_s * 1e-9)
             if time_ns < trace.candidates[0].time_ns + TOUCHED_TWICE * bytes_ns:
                 return phased, f"rows of one phase in a block, predicted {time_ns / 1e3:.2f} us: {phased}\n{trace}"
-        return with_accesses(params, facts), str(trace)
+        return with_kept_inputs(with_accesses(params, facts), analysis, facts, arch), str(trace)
 
     def candidates(
         self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch
     ) -> list[tuple[str, ReductionParams | InnerOuterParams]]:  # fmt: skip
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
-        found = [(name, with_accesses(params, facts)) for name, params in candidates(facts, arch)]
+        found = [(name, with_kept_inputs(with_accesses(params, facts), analysis, facts, arch)) for name, params in candidates(facts, arch)]
         phased = phased_candidates(facts, arch)[:TIMED_OF_A_WAY] if analysis.has_simple_columns else []
         first = self.choose(analysis, sizes, alignment_bits, arch)[0]
         return sorted([*found, *(("outer, rows of one phase", params) for _, params in phased)], key=lambda made: made[1] != first)
@@ -79,7 +79,7 @@ class Reduction(Scheduler):
         if isinstance(params, InnerOuterParams):
             return apply_phased_columns(fusion, analysis, params)
         template = Template(fusion)
-        template.stream(analysis.axes, analysis.shape.order)
+        template.stream(analysis.axes, analysis.shape.order, params.kept)
         reference = template.reduction_behind(analysis.shape.reference.name)
         phase: Phase | None = None
         if params.kind == "outer":
@@ -109,6 +109,13 @@ class Reduction(Scheduler):
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
         peel = None if phase is None else Peel(phase=phase)
         return ScheduleResult(static, params.max_registers, params.grid_split if params.is_cluster else 1, peel, access_bits=params.access_bits)
+
+
+def with_kept_inputs(params: ReductionParams, analysis: ReductionAnalysis, facts: ReductionFacts, arch: Arch) -> ReductionParams:
+    """Return params whose loads leave in L2 what a later kernel of the definition reads again, if all of that fits there."""
+    again = [t for t in analysis.row_inputs if t.name in analysis.names_read_again]
+    bytes_ = facts.total_elems * sum(t.dtype().bits for t in again) / 8
+    return replace(params, kept=tuple(t.name for t in again)) if 0 < bytes_ <= arch.l2_bytes else params
 
 
 def why_results_meet_elsewhere(facts: ReductionFacts, arch: Arch) -> Decline | None:

@@ -65,7 +65,8 @@ class ReductionParams:
     is_cluster: the grid_split blocks are a cluster ("outer" only).
     unswitch: the serial loop has one test for the bounds of all unrolled loads.
     overlaps: vectors begin at any element, and the last one of the columns repeats some of the one before ("outer" only).
-    single_reads: names of inputs that are read element by element. access_bits: of the widest access to global memory.
+    single_reads: names of inputs that are read element by element. access_bits: of the widest access to global memory. kept: names of inputs that are to stay
+    in L2, where a later kernel finds them.
     """
 
     kind: str
@@ -84,6 +85,7 @@ class ReductionParams:
     single_reads: tuple[int, ...] = ()
     access_bits: int = MAX_VECTOR_BITS
     is_tailed: bool = False
+    kept: tuple[int, ...] = ()
 
     @property
     def threads_per_block(self) -> int:

@@ -19,7 +19,7 @@ from ..expr import Number, Sym
 from ..graph.nested_sums import in_two_steps
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp, ScanOp, WrittenOp
-from ..ir.values import Expr, ReductionOp, TensorView, WelfordOp
+from ..ir.values import Expr, ReductionOp, TensorView, Val, WelfordOp
 from ..ops.torch_ops import entry_of
 from .alike import join_alike, join_small_sums, tie
 from .extract import boundary, extract
@@ -91,9 +91,21 @@ def _make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: s
             part = _Partition(fusion, exprs, outputs, asked, env, order)
             steps += part.steps()
             reasons.update(part.reasons)
+    _mark_read_again(steps)
     returned = set(fusion.outputs())
     edges = dict.fromkeys(t for step in steps for t in step.outputs if t not in returned)
     return Plan(tuple(steps), tuple(edges), reasons, tuple(part for part in declined if order == "best" and is_taken_at_some_sizes(part)))
+
+
+def _mark_read_again(steps: Sequence[Step]) -> None:
+    """Tell each kernel which of its inputs a later step reads, too. Kernels of one structure share a fusion, and what one of them is told."""
+    later: set[Val] = set()
+    for step in reversed(steps):
+        if isinstance(step, KernelStep):
+            found = [own for own, value in zip(step.fusion.inputs(), step.inputs) if value in later and isinstance(own, TensorView)]
+            if found:
+                step.fusion.mark_read_again(found)
+        later.update(step.reads)
 
 
 def _connected_outputs(fusion: Fusion) -> list[list[TensorView]]:
