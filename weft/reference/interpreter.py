@@ -55,13 +55,9 @@ def evaluate(
     hidden: also return outputs that are only written into an input (aliases).
     Errors: WrongArguments, NoGenerator; Unsupported for a node that only a schedule makes.
     """
-    machine = _Machine(fusion, precision == "double", philox)
+    machine = Machine(fusion, precision == "double", philox)
     machine.bind(args)
-    for node in fusion.tensor_exprs():
-        machine.run(node)
-        for out in node.outputs:
-            if out in fusion.as_written:
-                machine.run_as_written(out, fusion.as_written[out])
+    machine.run_all()
     return [machine.output(v) for v in fusion.outputs() if hidden or v not in fusion.hidden_outputs]
 
 
@@ -107,7 +103,7 @@ def packed_dim(value: TensorView) -> int:
     return position if user is None else user.dim_of(position)
 
 
-class _Machine:
+class Machine:
     """Values by `Val`, scalars by `Sym`."""
 
     def __init__(self, fusion: Fusion, double: bool, philox: tuple[int, int] | None) -> None:
@@ -174,8 +170,31 @@ class _Machine:
         return torch_dtype(value) if isinstance(value, DataType) else value
 
     # -- nodes
+    def run_all(self) -> None:
+        """Run all nodes, and forget each value after its last reader."""
+        fusion, nodes = self.fusion, self.fusion.tensor_exprs()
+        last: dict[Val, int] = {}
+        for place, node in enumerate(nodes):
+            written = [fusion.as_written[out].source for out in node.outputs if out in fusion.as_written]
+            last.update(dict.fromkeys([*node.outputs, *node.inputs, *written], place))
+        done: dict[int, list[Val]] = {}
+        for value, place in last.items():
+            if value not in fusion.outputs():
+                done.setdefault(place, []).append(value)
+        for place, node in enumerate(nodes):
+            self.run(node)
+            for out in node.outputs:
+                if out in fusion.as_written:
+                    self.run_as_written(out, fusion.as_written[out])
+            for value in done.get(place, ()):
+                self.forget(value)
+
+    def forget(self, value: Val) -> None:
+        """Free the memory of a value."""
+        self.tensors.pop(value, None)
+
     def run(self, node: Expr) -> None:
-        function = _RULES.get(type(node))
+        function = RULES.get(type(node))
         if function is None:
             raise Unsupported(f"{node.op_name} in the reference interpreter")
         results = function(self, node)
@@ -183,10 +202,14 @@ class _Machine:
             assert isinstance(value, TensorView)
             if isinstance(result, list):  # a state of several fields
                 self.tensors[value] = result  # type: ignore[assignment]
-                continue
-            result = _to(result, self.dtype(value.dtype()))
-            is_moved = any(t.dtype() is value.dtype() for t in node.tensor_inputs)  # bit by bit, so that infinity stays; only casts round
-            self.tensors[value] = narrow.rounded(result, value.dtype()) if value.dtype().is_narrow_float and not is_moved else result
+            else:
+                self.tensors[value] = self.typed(node, value, result)
+
+    def typed(self, node: Expr, value: TensorView, result: torch.Tensor) -> torch.Tensor:
+        """Return what a node computed for `value` in the type that it has here, a narrow float rounded to its values."""
+        result = _to(result, self.dtype(value.dtype()))
+        is_moved = any(t.dtype() is value.dtype() for t in node.tensor_inputs)  # bit by bit, so that infinity stays; only casts round
+        return narrow.rounded(result, value.dtype()) if value.dtype().is_narrow_float and not is_moved else result
 
     def run_as_written(self, value: Val, written: AsWritten) -> None:
         """Compute a result by what the user asked for, in place of what the graph computes."""
@@ -210,14 +233,14 @@ def _to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x.to(dtype)
 
 
-def _pointwise(m: _Machine, node: Expr) -> torch.Tensor:
+def _pointwise(m: Machine, node: Expr) -> torch.Tensor:
     name, compute = node.attributes["op"], node.attributes["compute"]
     op = lookup(name)
     operands = [m.operand(v, op.fixed.get(i, compute)) for i, v in enumerate(node.inputs)]
     return op.ref(*operands)
 
 
-def _copy(m: _Machine, node: Expr) -> torch.Tensor:
+def _copy(m: Machine, node: Expr) -> torch.Tensor:
     out = node.outputs[0]
     assert isinstance(out, TensorView)
     x = m.operand(node.inputs[0], out.dtype())
@@ -235,7 +258,7 @@ def _position(axes: list[IterDomain], axis: IterDomain) -> int:
     return next(i for i, a in enumerate(axes) if a is axis)
 
 
-def _broadcast(m: _Machine, node: Expr) -> torch.Tensor:
+def _broadcast(m: Machine, node: Expr) -> torch.Tensor:
     x = m.tensors[node.inputs[0]]
     for position, new in enumerate(node.attributes["flags"]):
         if new:
@@ -243,7 +266,7 @@ def _broadcast(m: _Machine, node: Expr) -> torch.Tensor:
     return x
 
 
-def _squeeze(m: _Machine, node: Expr) -> torch.Tensor:
+def _squeeze(m: Machine, node: Expr) -> torch.Tensor:
     x = m.tensors[node.inputs[0]]
     for position in reversed([i for i, dropped in enumerate(node.attributes["flags"]) if dropped]):
         rest = [n for axis, n in enumerate(x.shape) if axis != position]
@@ -251,23 +274,23 @@ def _squeeze(m: _Machine, node: Expr) -> torch.Tensor:
     return x
 
 
-def _expand(m: _Machine, node: Expr) -> torch.Tensor:
+def _expand(m: Machine, node: Expr) -> torch.Tensor:
     out = node.outputs[0]
     assert isinstance(out, TensorView)
     return m.tensors[node.inputs[0]].expand(m.shape(out))  # also axes that are expanded only in some calls
 
 
-def _reshape(m: _Machine, node: Expr) -> torch.Tensor:
+def _reshape(m: Machine, node: Expr) -> torch.Tensor:
     out = node.outputs[0]
     assert isinstance(out, TensorView)
     return m.tensors[node.inputs[0]].reshape(m.shape(out))
 
 
-def _cat(m: _Machine, node: Expr) -> torch.Tensor:
+def _cat(m: Machine, node: Expr) -> torch.Tensor:
     return torch.cat([m.tensors[value] for value in node.inputs], node.attributes["dim"])
 
 
-def _look_up(m: _Machine, node: LookupOp) -> torch.Tensor:
+def _look_up(m: Machine, node: LookupOp) -> torch.Tensor:
     out = node.outputs[0]
     assert isinstance(out, TensorView)
     indices = {n: m.tensors[v] for n, v in enumerate(node.inputs) if n and isinstance(v, TensorView)}
@@ -275,26 +298,26 @@ def _look_up(m: _Machine, node: LookupOp) -> torch.Tensor:
     return look_up(node, m.tensors[node.source], indices, m.shape(out), m.number, fill)
 
 
-def _reduced_dims(value: Val) -> list[int]:
+def reduced_dims(value: Val) -> list[int]:
     """Return the axes of its operand that a reduction folds; of a partial result of rfactor those that the whole reduction folds."""
     assert isinstance(value, TensorView)
     logical = value.get_logical_domain()
     return [i for i, a in enumerate(value.get_maybe_root_domain()) if a.is_reduction() or value.has_root() and (a.is_rfactor or a not in logical)]
 
 
-def _is_second_part(node: Expr) -> bool:
+def is_second_part(node: Expr) -> bool:
     """True for the reduction that rfactor left to fold a partial result: the partial one folds everything here."""
     first = node.inputs[0]
     return isinstance(first, TensorView) and first.has_root() and isinstance(first.definition(), ReductionOp)
 
 
-def _reduce(m: _Machine, node: Expr) -> Any:
-    if _is_second_part(node):
+def _reduce(m: Machine, node: Expr) -> Any:
+    if is_second_part(node):
         return m.tensors[node.inputs[0]]
     monoid = MONOIDS[node.attributes["kind"]]
     if isinstance(monoid, StateMonoid):
-        return monoid.reduce([m.tensors[v] for v in node.inputs], _reduced_dims(node.outputs[0]), False)
-    return _fold(m.tensors[node.inputs[0]], monoid, _reduced_dims(node.outputs[0]), node.outputs[0])
+        return monoid.reduce([m.tensors[v] for v in node.inputs], reduced_dims(node.outputs[0]), False)
+    return _fold(m.tensors[node.inputs[0]], monoid, reduced_dims(node.outputs[0]), node.outputs[0])
 
 
 def _fold(x: torch.Tensor, monoid: Monoid, dims: list[int], result: Val) -> torch.Tensor:
@@ -304,8 +327,8 @@ def _fold(x: torch.Tensor, monoid: Monoid, dims: list[int], result: Val) -> torc
     return monoid.reduce(x, dims, False)
 
 
-def _welford(m: _Machine, node: Expr) -> tuple[torch.Tensor, ...]:
-    return _welford_of(m.tensors[node.inputs[0]], _reduced_dims(node.outputs[0]))
+def _welford(m: Machine, node: Expr) -> tuple[torch.Tensor, ...]:
+    return _welford_of(m.tensors[node.inputs[0]], reduced_dims(node.outputs[0]))
 
 
 def _welford_of(x: torch.Tensor, dims: list[int]) -> tuple[torch.Tensor, ...]:
@@ -322,13 +345,13 @@ def _welford_of(x: torch.Tensor, dims: list[int]) -> tuple[torch.Tensor, ...]:
     return mean.squeeze(dims), squares, torch.full_like(squares, count, dtype=torch.int64)
 
 
-def _full(m: _Machine, node: Expr) -> torch.Tensor:
+def _full(m: Machine, node: Expr) -> torch.Tensor:
     out = node.outputs[0]
     assert isinstance(out, TensorView)
     return m.operand(node.inputs[0], out.dtype()).expand(m.shape(out))
 
 
-def _iota(m: _Machine, node: Expr) -> torch.Tensor:
+def _iota(m: Machine, node: Expr) -> torch.Tensor:
     out = node.outputs[0]
     assert isinstance(out, TensorView)
     length, start, step = (m.number(v.sym) for v in node.inputs)  # type: ignore[attr-defined]
@@ -337,7 +360,7 @@ def _iota(m: _Machine, node: Expr) -> torch.Tensor:
     return numbers.reshape(m.shape(out))
 
 
-def _random(m: _Machine, node: Expr) -> torch.Tensor:
+def _random(m: Machine, node: Expr) -> torch.Tensor:
     out = node.outputs[0]
     assert isinstance(out, TensorView)
     numbers = [m.number(v.sym) for v in node.inputs]  # type: ignore[attr-defined]
@@ -362,7 +385,7 @@ def _generator_state(device: torch.device, op: str) -> tuple[int, int]:
     return generator.initial_seed(), generator.get_offset() // 4
 
 
-def _torch_op(m: _Machine, node: Expr) -> tuple[torch.Tensor, ...]:
+def _torch_op(m: Machine, node: Expr) -> tuple[torch.Tensor, ...]:
     """Call the function of the table of ops that torch runs."""
     name = torch_ops.entry_of(node)
     if name is None:
@@ -371,7 +394,7 @@ def _torch_op(m: _Machine, node: Expr) -> tuple[torch.Tensor, ...]:
     return torch_ops.run(name, [m.tensors[v] if isinstance(v, TensorView) else m.number(v.sym) for v in node.inputs], attributes)  # type: ignore[attr-defined]
 
 
-def _scan(m: _Machine, node: Expr) -> torch.Tensor | tuple[torch.Tensor, ...]:
+def _scan(m: Machine, node: Expr) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """Call torch's function. In double precision, sums of floats are added up by pairs instead: torch adds one element after the other, and its n roundings of
     partial sums would be more than those of the kernel that is compared with it."""
     x, dim = m.tensors[node.inputs[0]], node.attributes["dim"]
@@ -385,7 +408,7 @@ def _scan(m: _Machine, node: Expr) -> torch.Tensor | tuple[torch.Tensor, ...]:
     return x + m.operand(node.inputs[1], node.outputs[0].dtype()) if len(node.inputs) > 1 else x  # type: ignore[attr-defined]
 
 
-_RULES: dict[type, Callable[[_Machine, Any], Any]] = {
+RULES: dict[type, Callable[[Machine, Any], Any]] = {
     PointwiseOp: _pointwise, LoadStoreOp: _copy, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduce,
     WelfordOp: _welford, FullOp: _full, IotaOp: _iota, RandomOp: _random,
     ReshapeOp: _reshape, CatOp: _cat, LookupOp: _look_up, TorchOp: _torch_op, ScanOp: _scan, ScatterOp: _torch_op,

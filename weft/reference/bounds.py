@@ -1,0 +1,419 @@
+"""The reference's values, each with how far a right result may lie from it.
+
+An evaluation in float64 carries a bound of the error along with each value: of a pointwise op what its operands' errors change its result by, and its own
+rounding; of a sum all of its terms' errors, and the roundings of its partial sums (`summed.py`). Linear in the size of the fusion: some evaluations per node.
+Owns the rule of each node. Read first: `evaluate_with_bounds`, `_pointwise`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..analysis.precision import wide_tensors
+from ..dtypes import DataType
+from ..ir.block_ops import BlockFoldOp, BlockHadamardOp, BlockSampleOp
+from ..ir.fusion import Fusion
+from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
+from ..ir.values import (
+    BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, Val, WelfordOp,
+)  # fmt: skip
+from ..ops import torch_ops
+from ..ops.monoids import MONOIDS
+from ..ops.registry import OpDef, lookup
+from .index_rules import look_up
+from .interpreter import RULES, Machine, is_second_part, reduced_dims
+from .summed import STEP, product_bound, scan_bound, sum_bound
+from .tolerance import UNIT_ROUNDOFF
+from .torch_types import torch_dtype
+
+AS_WIDE = (DataType.Double, DataType.ComplexDouble)
+"""Types in which the reference rounds, too."""
+SEEN_IN_16_BITS = 3e-5
+"""Relative error of formulas that serve where results are seen in 16 bits (`OpDef.text`)."""
+DRAWN = 64
+"""Error of random numbers in roundoffs of the largest: the radius, below 7, times the sine's error, one roundoff of 2 pi."""
+UNKNOWN = 8
+"""Error of an op without a rule, in roundoffs of its largest result for each halving of what it reads per result."""
+
+@dataclass(frozen=True)
+class Bounded:
+    """An output in float64 (or in its own type, if that is no float), and how far each element may lie from it: float64, or None for not at all."""
+
+    value: torch.Tensor
+    bound: torch.Tensor | None
+
+
+def evaluate_with_bounds(fusion: Fusion, args: Sequence[Any], *, philox: tuple[int, int] | None = None, hidden: bool = False) -> list[Bounded]:
+    """Return what `interpreter.evaluate` does in double precision, and the bounds of the errors of kernels that compute in the fusion's own types.
+
+    A bound is infinite where the fusion is undecided: where errors reach a pole, or the largest number of a type. Errors: those of `evaluate`.
+    """
+    machine = _BoundedMachine(fusion, philox)
+    machine.bind(args)
+    machine.run_all()
+    return [Bounded(machine.output(v), machine.output_bound(v)) for v in fusion.outputs() if hidden or v not in fusion.hidden_outputs]
+
+
+class _BoundedMachine(Machine):
+    """Values and bounds by `Val`. bounds has no entry for a value that is exact."""
+
+    def __init__(self, fusion: Fusion, philox: tuple[int, int] | None) -> None:
+        super().__init__(fusion, True, philox)
+        self.bounds: dict[Val, torch.Tensor] = {}
+        self.wide = wide_tensors(fusion)
+        self.of_outputs: dict[Val, torch.Tensor] = {}
+
+    def run(self, node: Expr) -> None:
+        super().run(node)
+        found = _BOUNDS.get(type(node), _unknown)(self, node)
+        for value, bound in zip(node.outputs, found if isinstance(found, tuple) else (found,) * len(node.outputs)):
+            if bound is not None and not isinstance(self.tensors[value], list):
+                self.of_outputs[value] = torch.where(bound.isnan(), math.inf, bound)
+                self.bounds[value] = self.limited(value, self.of_outputs[value])
+
+    def forget(self, value: Val) -> None:
+        super().forget(value)
+        self.bounds.pop(value, None)
+        self.of_outputs.pop(value, None)
+
+    def limited(self, value: Val, bound: torch.Tensor) -> torch.Tensor:
+        """Return a bound for those who read a value: infinite where its type has no such number, and 0 where the value is infinite or no number."""
+        dtype, result = value.dtype(), self.tensors[value]  # type: ignore[attr-defined]
+        if not result.is_floating_point():
+            return bound
+        bound = torch.where(result.isfinite() | (bound == math.inf), bound, 0.0)
+        if dtype in (DataType.Float, DataType.Half, DataType.BFloat16):
+            bound = torch.where((result.abs() > torch.finfo(torch_dtype(dtype)).max) & result.isfinite(), math.inf, bound)
+        return bound
+
+    def output_bound(self, value: Val) -> torch.Tensor | None:
+        bound = self.of_outputs.get(value)
+        if bound is None or not isinstance(value, TensorView):
+            return None
+        return bound.expand_as(self.tensors[value]).reshape(self.output(value).shape)
+
+    def operand_bound(self, value: Val, compute: DataType) -> torch.Tensor | None:
+        """Return how far an operand may lie from its value: of a scalar, as far as its rounding to the type computed in."""
+        if isinstance(value, TensorView):
+            return self.bounds.get(value)
+        number = self.operand(value, compute)
+        if compute is not DataType.Float or not bool(number.isfinite()):
+            return None
+        away = (number - number.to(torch.float32)).abs()
+        return away if bool(away) else None
+
+    def bounds_in_place(self, node: Expr, values: Sequence[Val]) -> "_BoundedMachine":
+        """Return a machine in which bounds stand for these values."""
+        other = object.__new__(_BoundedMachine)
+        other.__dict__.update(self.__dict__)
+        other.tensors = dict(self.tensors)
+        other.tensors.update({v: self.bound_or_zeros(v) for v in values})
+        return other
+
+    def bound_or_zeros(self, value: Val) -> torch.Tensor:
+        bound = self.bounds.get(value)
+        return torch.zeros_like(self.tensors[value].abs(), dtype=torch.float64) if bound is None else bound
+
+
+def _roundoff(value: Val) -> float:
+    """Return the unit roundoff of a value's type, 0 for one that is no float; twice as much for one in which the reference rounds, too."""
+    dtype = value.dtype()  # type: ignore[attr-defined]
+    return UNIT_ROUNDOFF.get(dtype, 0.0) * (2 if dtype in AS_WIDE else 1)
+
+
+def _rounding(result: torch.Tensor, dtype: DataType, ulp: int, moved: torch.Tensor | None) -> torch.Tensor:
+    """Return how far a rounded result may be off: by `ulp` units and one more. moved: what the operands' bounds change; where that is nothing, a result that
+    is rounded correctly (ulp 0) and needs no rounding is exact.
+    """
+    bound = 2 * UNIT_ROUNDOFF[dtype] * (ulp + 1) * result.abs()
+    if dtype in AS_WIDE:
+        return 2 * bound
+    bound = bound + _least(dtype)
+    if ulp:
+        return bound
+    is_exact = result.to(torch_dtype(dtype)) == result
+    return torch.where(is_exact if moved is None else is_exact & (moved == 0), 0.0, bound)
+
+
+def _least(dtype: DataType) -> float:
+    """Return the error of numbers below the normal ones, which may be flushed to zero; more where a factor of a product is one of them."""
+    return 2.0**-24 if dtype is DataType.Half else 0.0 if dtype in AS_WIDE else 2.0**-119
+
+
+def _shifted(x: torch.Tensor, bound: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield operands at the ends of their bounds."""
+    if x.dtype is torch.bool:
+        yield x ^ (bound > 0)
+    elif x.is_floating_point() or x.is_complex():
+        for step in (bound, -bound, *((1j * bound, -1j * bound) if x.is_complex() else ())):
+            yield x + step
+    else:
+        whole = bound.ceil().nan_to_num(posinf=2.0**62).to(x.dtype)
+        yield x + whole
+        yield x - whole
+
+
+def _apart(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return how far two results are apart: 0 where both are the same, no number included, and infinite where only one is a number."""
+    if a.dtype is torch.bool:
+        return (a != b).to(torch.float64)
+    same = (a == b) | (a.isnan() & b.isnan())
+    return torch.where(same, 0.0, (a - b).abs().to(torch.float64).nan_to_num(nan=math.inf, posinf=math.inf))
+
+
+def _moved_by(m: _BoundedMachine, node: Expr, compute: Callable[..., torch.Tensor], operands: list[torch.Tensor], bounds: list[Any]) -> torch.Tensor | None:
+    """Return by how much operands within their bounds change the result of a node, to first order: the sum over operands. None for not at all."""
+    value = node.outputs[0]
+    assert isinstance(value, TensorView)
+    total = None
+    for place, bound in enumerate(bounds):
+        if bound is None:
+            continue
+        steps = bound * len(operands) if value.dtype().is_bool else bound  # a comparison turns only when all of its operands have moved
+        away = None
+        for shifted in _shifted(operands[place], steps):
+            result = m.typed(node, value, compute(*operands[:place], shifted, *operands[place + 1 :]))
+            apart = _apart(result, m.tensors[value])
+            away = apart if away is None else torch.maximum(away, apart)
+        total = _sum(total, away)
+    return total
+
+
+def _sum(*bounds: torch.Tensor | None) -> Any:
+    """Return the sum of bounds, None for exact."""
+    given = [b for b in bounds if b is not None]
+    return sum(given[1:], given[0]) if given else None
+
+
+# ---------------------------------------------------------------- element by element
+def _pointwise(m: _BoundedMachine, node: Expr) -> Any:
+    name, compute, value = node.attributes["op"], node.attributes["compute"], node.outputs[0]
+    assert isinstance(value, TensorView)
+    op, result = lookup(name), m.tensors[value]
+    if any(isinstance(m.tensors.get(v), list) for v in node.inputs):
+        return _unknown(m, node)
+    types = [op.fixed.get(i, compute) for i in range(len(node.inputs))]
+    operands = [m.operand(v, dtype) for v, dtype in zip(node.inputs, types)]
+    bounds = [m.operand_bound(v, dtype) for v, dtype in zip(node.inputs, types)]
+    if op.ulp > 1 and compute in UNIT_ROUNDOFF:  # of more than one step: exact for operands that differ by roundings
+        bounds = [_sum(b, 2 * UNIT_ROUNDOFF[compute] * x.abs()) for b, x in zip(bounds, operands)]
+    moved = _moved_by(m, node, op.ref, operands, bounds)
+    return _sum(moved, _own_rounding(m, op, node, result, moved))
+
+
+def _own_rounding(m: _BoundedMachine, op: OpDef, node: Expr, result: torch.Tensor, moved: torch.Tensor | None) -> torch.Tensor | None:
+    value = node.outputs[0]
+    assert isinstance(value, TensorView)
+    dtype, compute = value.dtype(), node.attributes["compute"]
+    if dtype not in UNIT_ROUNDOFF or dtype.is_narrow_float:  # results of narrow types are rounded by the reference, too
+        return None
+    if op.name == "cast" and compute in UNIT_ROUNDOFF and UNIT_ROUNDOFF[dtype] <= UNIT_ROUNDOFF[compute]:
+        return None
+    bound = _rounding(result, dtype, op.ulp, moved)
+    if dtype.is_complex:  # parts cancel
+        bound = bound + 60 * UNIT_ROUNDOFF[dtype] * (1 + result.abs()) * (op.name != "cast")
+    if compute is DataType.Float and "narrow" in op.text and value not in m.wide:
+        bound = bound + SEEN_IN_16_BITS * result.abs()
+    return bound if bool(bound.any()) else None
+
+
+def _block_fold(m: _BoundedMachine, node: Any) -> Any:
+    bound = m.bounds.get(node.inputs[0])
+    if not isinstance(node, BlockHadamardOp):
+        return None if bound is None else RULES[BlockFoldOp](m.bounds_in_place(node, node.inputs[:1]), node)
+    x = m.tensors[node.inputs[0]]
+    own = 10 * UNIT_ROUNDOFF[node.attributes["compute"]] * x.abs()
+    spread = _sum(bound, own)
+    return spread.unflatten(-1, (-1, 16)).sum(-1, keepdim=True).expand(*x.shape[:-1], -1, 16).flatten(-2) / 4 if x.numel() else spread
+
+
+# ---------------------------------------------------------------- moved
+def _moved(m: _BoundedMachine, node: Expr) -> Any:
+    sources = node.inputs if isinstance(node, CatOp) else node.inputs[:1]
+    if not any(v in m.bounds for v in sources):
+        return None
+    return RULES[type(node)](m.bounds_in_place(node, sources), node)
+
+
+def _looked_up(m: _BoundedMachine, node: LookupOp) -> Any:
+    fill = node.inputs[-1] if node.is_masked else None
+    if node.source not in m.bounds and fill not in m.bounds:
+        return None
+    indices = {n: m.tensors[v] for n, v in enumerate(node.inputs) if n and isinstance(v, TensorView)}
+    shape = m.shape(node.outputs[0])  # type: ignore[arg-type]
+    instead = None if fill is None else m.bounds.get(fill, torch.zeros((), dtype=torch.float64, device=m.device))
+    return look_up(node, m.bound_or_zeros(node.source), indices, shape, m.number, instead)
+
+
+def _full(m: _BoundedMachine, node: Expr) -> Any:
+    out = node.outputs[0]
+    bound = m.operand_bound(node.inputs[0], out.dtype())  # type: ignore[attr-defined]
+    return bound if bound is None else bound.expand(m.shape(out))  # type: ignore[arg-type]
+
+
+def _made(m: _BoundedMachine, node: Expr) -> Any:
+    """Iotas and random numbers: some roundoffs of the largest."""
+    result = m.tensors[node.outputs[0]]
+    if not _roundoff(node.outputs[0]) or not result.numel():
+        return None
+    steps = DRAWN if isinstance(node, RandomOp) else 2
+    return torch.full_like(result, steps * _roundoff(node.outputs[0]) * float(result.abs().max()))
+
+
+# ---------------------------------------------------------------- folded
+def _reduction(m: _BoundedMachine, node: Expr) -> Any:
+    first, value, kind = node.inputs[0], node.outputs[0], node.attributes["kind"]
+    bound = m.bounds.get(first)
+    if is_second_part(node):
+        return bound
+    if isinstance(m.tensors[value], list) or len(node.inputs) > 1:
+        return _unknown(m, node)
+    x, dims, dtype = m.tensors[first], reduced_dims(value), value.dtype()  # type: ignore[attr-defined]
+    if kind == "sum":
+        return _sum(None if bound is None else bound.sum(dims), _of_sum(x, dims, value))
+    monoid = MONOIDS[kind]
+    if monoid.has_rounding and dtype in UNIT_ROUNDOFF:
+        bound = _sum(bound, 2 * UNIT_ROUNDOFF[dtype] * x.abs())
+        x = x.abs() if kind == "prod" else x
+    if bound is None or not x.numel():
+        return None
+    folded = monoid.reduce(x, dims, False)
+    moved = torch.stack([_apart(monoid.reduce(shifted, dims, False), folded) for shifted in _shifted(x, bound)]).amax(0)
+    if not monoid.has_rounding or dtype not in UNIT_ROUNDOFF:
+        return moved
+    steps = 0.0 if kind == "prod" else _roundoff(value) * STEP * (x.numel() / moved.numel()) ** 0.5
+    return moved + steps * folded.abs() + _least(dtype)
+
+
+def _of_sum(x: torch.Tensor, dims: list[int], value: Val) -> torch.Tensor | None:
+    roundoff = _roundoff(value)
+    if not roundoff or not (x.is_floating_point() or x.is_complex()):
+        return None
+    carried = min(roundoff, UNIT_ROUNDOFF[DataType.Float])
+    return sum_bound(_finite(x), dims, carried) + (roundoff * x.sum(dims).abs() if roundoff > carried else 0.0)
+
+
+def _finite(x: torch.Tensor) -> torch.Tensor:
+    return x if x.is_complex() else torch.where(x.isfinite(), x, 0.0)
+
+
+def _welford(m: _BoundedMachine, node: Expr) -> Any:
+    """Of the mean, the sum of squared deviations, and the count, as of a mean followed by a sum of squares."""
+    x, dims = _finite(m.tensors[node.inputs[0]]), reduced_dims(node.outputs[0])
+    count = max(1, math.prod(x.shape[d] for d in dims))
+    given, roundoff = m.bound_or_zeros(node.inputs[0]), _roundoff(node.outputs[0])
+    of_mean = given.sum(dims, keepdim=True) / count
+    mean = x.mean(dims, keepdim=True)
+    of_mean = of_mean + (sum_bound(x, dims, roundoff).view(mean.shape) / count + 2 * roundoff * mean.abs())
+    deviation = x - mean
+    away = given + 2 * roundoff * deviation.abs()
+    squares = deviation.abs().square()
+    of_squares = (2 * deviation.abs() * away + away.square()).sum(dims) + sum_bound(squares, dims, roundoff)
+    # the error of the mean is common to all deviations, whose sum is 0
+    of_squares = of_squares + (count * of_mean.square() + 2 * of_mean * away.sum(dims, keepdim=True)).view(of_squares.shape)
+    return of_mean.view(of_squares.shape), of_squares, None
+
+
+def _scan(m: _BoundedMachine, node: Expr) -> Any:
+    x, kind, dim, roundoff = m.tensors[node.inputs[0]], node.attributes["kind"], node.attributes["dim"], _roundoff(node.outputs[0])
+    bound, start = m.bounds.get(node.inputs[0]), node.inputs[1:]
+    if start or not x.numel() or not x.dim():
+        return _unknown(m, node) if x.numel() else None
+    if kind == "sum":
+        own = None
+        if roundoff and (x.is_floating_point() or x.is_complex()):
+            carried = min(roundoff, UNIT_ROUNDOFF[DataType.Float])
+            own = scan_bound(_finite(x), dim, carried) + (roundoff * m.tensors[node.outputs[0]].abs() if roundoff > carried else 0.0)
+        return _sum(None if bound is None else bound.cumsum(dim), own)
+    if kind == "prod" and roundoff:
+        bound, x = _sum(bound, 2 * roundoff * x.abs()), x.abs()
+    if bound is None:
+        return None
+    fold = lambda t: torch_ops.run("scan", [t], {"dim": dim, "kind": kind})[0]  # noqa: E731
+    moved = torch.stack([_apart(fold(shifted), fold(x)) for shifted in _shifted(x, bound)]).amax(0)
+    return moved + _least(node.outputs[0].dtype()) if kind == "prod" and roundoff else moved  # type: ignore[attr-defined]
+
+
+def _scatter(m: _BoundedMachine, node: Expr) -> Any:
+    """What is added to one element is a sum in some order; what is set or compared has its own bound, of which the largest counts."""
+    base, index, source = node.inputs
+    dim, kind, roundoff = node.attributes["dim"], node.attributes["kind"], _roundoff(node.outputs[0])
+    if not isinstance(source, TensorView) or kind == "prod":
+        return _unknown(m, node)
+    run = lambda a, b, how: torch_ops.run("scatter", [a, m.tensors[index], b], {"dim": dim, "kind": how})[0]  # noqa: E731
+    given = m.bound_or_zeros(base), m.bound_or_zeros(source)
+    if kind != "sum":
+        return run(*given, "max") if base in m.bounds or source in m.bounds else None
+    size = run(m.tensors[base].abs().to(torch.float64), m.tensors[source].abs().to(torch.float64), "sum")
+    count = run(torch.ones_like(given[0]), torch.ones_like(given[1]), "sum")
+    return run(*given, "sum") + roundoff * 8 * count.sqrt() * size if roundoff else run(*given, "sum")
+
+
+# ---------------------------------------------------------------- run by torch
+PRODUCTS = ("matmul", "linear", "grouped_mm")
+
+
+def _torch_op(m: _BoundedMachine, node: Expr) -> Any:
+    if torch_ops.entry_of(node) not in PRODUCTS:
+        return _unknown(m, node, only_moves=len(node.tensor_inputs) < 2)
+    roundoff = _roundoff(node.outputs[0])
+    attributes = {key: m.attribute(value) for key, value in node.attributes.items()}
+    run = lambda *operands: torch_ops.run(node.op_name, operands, attributes)[0]  # noqa: E731
+    operands, bias = [m.tensors[v] for v in node.inputs[:2]], node.inputs[2:]
+    rest = [m.tensors[v] for v in bias] if node.op_name == "grouped_mm" else []  # offsets
+    sizes = [x.abs() for x in operands]
+    total, squares = run(*operands, *rest), run(*(x.square() for x in sizes), *rest)
+    carried = min(roundoff, UNIT_ROUNDOFF[DataType.Float])
+    bound = product_bound(total, squares, operands[0].shape[-1], carried)
+    if roundoff > carried:  # torch may add up parts of a product in 16 bits
+        bound = bound + 2 * roundoff * (squares.sqrt() + total.abs())
+    given = [m.bounds.get(v) for v in node.inputs[:2]]
+    if any(b is not None for b in given):
+        bound = bound + run(*(x if b is None else x + b for x, b in zip(sizes, given)), *rest) - run(*sizes, *rest)
+    if node.op_name == "linear" and bias:
+        bound = _sum(bound, m.bounds.get(bias[0]), 2 * roundoff * m.tensors[node.outputs[0]].abs())
+    return bound
+
+
+def _unknown(m: _BoundedMachine, node: Expr, *, only_moves: bool = False) -> Any:
+    """An op without a rule: the relative errors of its operands' largest elements, and roundings of its own for each halving of what it reads per result.
+
+    only_moves: it does not compute, as sorting.
+    """
+    relative, read = 0.0, 1
+    for value in node.tensor_inputs:
+        x = m.tensors[value]
+        if isinstance(x, list) or not x.numel():
+            continue
+        read = max(read, x.numel())
+        bound = m.bounds.get(value)
+        largest = float(x.abs().to(torch.float64).nan_to_num(nan=0.0, posinf=0.0).max())
+        if bound is not None and largest:
+            relative += float(bound.nan_to_num(posinf=largest).max()) / largest
+    return tuple(_in_parts(m, out, relative, 0 if only_moves else read) for out in node.outputs)
+
+
+def _in_parts(m: _BoundedMachine, out: Val, relative: float, read: int) -> torch.Tensor | None:
+    """Return one bound for all elements of a result. read: elements that the op reads; 0 for one that only moves them."""
+    result, roundoff = m.tensors[out], _roundoff(out)
+    if isinstance(result, list) or not result.numel() or not roundoff and not relative:
+        return None
+    carried = min(roundoff, UNIT_ROUNDOFF[DataType.Float])
+    steps = UNKNOWN * (2 + math.log2(max(2, read / result.numel()))) if read else 0.0
+    largest = float(result.abs().to(torch.float64).nan_to_num(nan=0.0, posinf=0.0).max())
+    return torch.full(result.shape, (relative + steps * carried + 2 * roundoff * (read > 0)) * largest, dtype=torch.float64, device=result.device)
+
+
+_BOUNDS: dict[type, Callable[[_BoundedMachine, Any], Any]] = {
+    PointwiseOp: _pointwise, BlockFoldOp: _block_fold, BlockHadamardOp: _block_fold,
+    LoadStoreOp: _moved, BroadcastOp: _moved, SqueezeOp: _moved, ExpandOp: _moved, ReshapeOp: _moved, CatOp: _moved, BlockSampleOp: _moved,
+    LookupOp: _looked_up, FullOp: _full, IotaOp: _made, RandomOp: _made, ReductionOp: _reduction, WelfordOp: _welford, ScanOp: _scan,
+    ScatterOp: _scatter, TorchOp: _torch_op,
+}  # fmt: skip
+
+__all__ = ["Bounded", "evaluate_with_bounds"]
