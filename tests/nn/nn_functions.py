@@ -108,7 +108,7 @@ CASES: dict[str, Case] = {
     "batch_norm": Case(lambda x, w, b: W.batch_norm(x, None, None, w, b, True), lambda x, w, b: F.batch_norm(x, None, None, w, b, True), ("b c h w", "c", "c"), folds_first=False, float32_under_autocast=False),
     "batch_norm, evaluated": Case(lambda x, m, v: W.batch_norm(x, m, v), lambda x, m, v: F.batch_norm(x, m, v), ("b c h w", "c !", "c + !"), float32_under_autocast=False),
     "instance_norm": Case(lambda x, w, b: W.instance_norm(x, weight=w, bias=b), lambda x, w, b: F.instance_norm(x, weight=w, bias=b), ("b c h w", "c", "c"), folds_first=False, float32_under_autocast=False),
-    "normalize": Case(lambda x: W.normalize(x, dim=-1), lambda x: F.normalize(x, dim=-1), ("m n",), float32_under_autocast=False),
+    "normalize": Case(lambda x: W.normalize(x, dim=-1), lambda x: F.normalize(x, dim=-1), ("m n",)),
     "gelu": Case(lambda x: W.gelu(x, "tanh"), lambda x: F.gelu(x, approximate="tanh"), ("m n",), float32_under_autocast=False),
     "gelu by erf": Case(lambda x: W.gelu(x), lambda x: F.gelu(x), ("m n",), float32_under_autocast=False),
     "silu": Case(lambda x: W.silu(x), lambda x: F.silu(x), ("m n",), float32_under_autocast=False),

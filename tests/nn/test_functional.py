@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from weft import UserError
+from weft.nn import KLDivLoss
 from weft.nn import functional as W
 
 @pytest.mark.parametrize("shape", [(0, 6), (2, 0, 6), (1, 6), (6,)], ids=str)
@@ -66,9 +67,21 @@ def test_running_statistics_are_torchs() -> None:
 def test_autocast_returns_what_torch_returns() -> None:
     x, w = torch.randn(4, 8).bfloat16(), torch.rand(8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert W.layer_norm(x, (8,), w).dtype is W.softmax(x, -1).dtype is W.rms_norm(x, (8,)).dtype is torch.float32
-        assert W.gelu(x).dtype is torch.bfloat16
+        for ours, theirs in ((W.softmax, F.softmax), (W.log_softmax, F.log_softmax), (W.normalize, F.normalize)):
+            assert ours(x, dim=-1).dtype is theirs(x, dim=-1).dtype is torch.bfloat16
+        assert W.layer_norm(x, (8,), w).dtype is W.rms_norm(x, (8,)).dtype is W.gelu(x).dtype is torch.bfloat16
+        assert W.kl_div(x, x, reduction="sum").dtype is F.kl_div(x, x, reduction="sum").dtype is torch.float32
+        assert W.softmax(x, -1, dtype=torch.float32).dtype is torch.float32
     assert W.layer_norm(x, (8,), w).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("given", ["yes", 1, None], ids=str)
+def test_log_target_is_a_bool(given: object) -> None:
+    x = torch.randn(3, 4)
+    with pytest.raises(ValueError, match="kl_div: log_target is"):
+        W.kl_div(x, x, reduction="sum", log_target=given)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="kl_div: log_target is"):
+        KLDivLoss(reduction="sum", log_target=given)(x, x)  # type: ignore[arg-type]
 
 
 def test_the_same_bits_every_time() -> None:

@@ -95,7 +95,7 @@ def test_autocast_transforms_and_modules_see_what_they_should() -> None:
     for _ in range(2):
         assert W.softmax(x, -1).dtype is torch.bfloat16
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert W.softmax(x, -1).dtype is torch.float32
+            assert W.softmax(x, -1).dtype is torch.bfloat16 and W.kl_div(x, x, reduction="sum").dtype is torch.float32
         close(torch.func.vmap(lambda row: W.softmax(row, -1))(x.float()), F.softmax(x.float(), -1))
         got = torch.func.grad(lambda row: W.softmax(row, -1)[0, 0])(x.float())
         close(got, torch.func.grad(lambda row: F.softmax(row, -1)[0, 0])(x.float()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -243,3 +244,19 @@ def test_threads_share_the_tables() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize("make", [iter, lambda values: (v for v in values), lambda values: map(abs, values), set], ids=["iter", "generator", "map", "set"])
+def test_inputs_are_a_list_or_a_tuple_on_every_call(make: Callable[[list[torch.Tensor]], Any]) -> None:
+    """An iterator can be read only once, and a set has no order; a warm call says so, too."""
+    x = torch.randn(3, 5)
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.relu(fd.define_tensor(shape=[-1, -1], contiguity=True)))
+    for _ in range(3):
+        with pytest.raises(TypeError, match="Expected a list or tuple of inputs, but got a"):
+            fd.execute(make([x]))
+        with pytest.raises(TypeError, match="Expected a list or tuple of inputs, but got a"):
+            fd.execute(make([x]), save_repro_inputs=False, device=None)
+        assert torch.equal(fd.execute([x])[0], fd.execute((x,))[0])
+    with pytest.raises(RuntimeError, match="Expected 1 inputs"):
+        fd.execute([])

@@ -118,8 +118,8 @@ def instance_norm(
     return _INSTANCE_NORM((input, weight, bias), eps=float(eps))
 
 
-def _normalize(o: Any, x: Any, *, p: float, dim: int, eps: float) -> Any:
-    return o.normalize(x, p, dim, eps)
+def _normalize(o: Any, x: Any, *, p: float, dim: int, eps: float, out: Any) -> Any:
+    return c.narrowed(o.normalize(c.wide(x), p, dim, eps), out)
 
 
 _NORMALIZE = Family("normalize", _normalize, ["input"], keeps_layout=True)
@@ -130,7 +130,7 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, o
     """torch.nn.functional.normalize."""
     if out is not None:
         raise WrongArgument(function="normalize", problem="out is given", remedy="use the returned tensor")
-    return _NORMALIZE((input,), p=float(p), dim=int(dim), eps=float(eps))
+    return _NORMALIZE((input,), p=float(p), dim=int(dim), eps=float(eps), out=result_type(input))
 
 
 __all__ = ["batch_norm", "group_norm", "instance_norm", "normalize"]

@@ -197,9 +197,12 @@ def _input(fd: FusionDefinition, form: Any) -> TensorView:
     return fd.define_tensor(shape=list(sizes), contiguity=list(contiguity), dtype=dtype, stride_order=list(order))
 
 
-def autocast_dtype(tensor: torch.Tensor) -> torch.dtype | None:
-    """Return the type that functions on autocast's float32 list return now, None outside of autocast or for a float64."""
-    if not _any_autocast():
+def autocast_dtype(tensor: torch.Tensor, *, is_loss: bool = False) -> torch.dtype | None:
+    """Return the type that functions on autocast's float32 list return now, None outside of autocast or for a float64.
+
+    Norms and softmaxes are on the list of GPUs only, losses also on that of CPUs.
+    """
+    if not _any_autocast() or tensor.is_cpu and not is_loss:
         return None
     if torch.is_autocast_enabled(tensor.device.type) and tensor.dtype in (torch.float16, torch.bfloat16, torch.float32):
         return torch.float32

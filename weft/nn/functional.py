@@ -3,7 +3,8 @@
 Owns the list of names. The functions and their argument forms are in one file per theme; formulas are the composites of `weft.ops`, so `fd.ops.layer_norm`
 and `weft.nn.functional.layer_norm` are one text.
 All of them: any number of leading axes, any strides, empty batches, float32, bfloat16, float16 and float64; statistics and sums in float32 (float64 for
-float64); out of place; the same bits from run to run. Under autocast, functions on torch's float32 list return float32, as torch's do.
+float64); out of place; the same bits from run to run. Under autocast, functions on torch's float32 list return float32, as torch's do:
+norms, softmaxes and losses on a GPU, losses on a CPU.
 Read first: `weft.nn.norms.layer_norm`.
 """
 

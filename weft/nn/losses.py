@@ -61,7 +61,7 @@ def cross_entropy(
     classes = input.shape[1] if input.dim() > 1 else input.shape[0]
     static = {
         "ignore_index": int(ignore_index), "reduction": reduction, "smoothing": float(label_smoothing), "z_loss": float(z_loss), "softcap": float(softcap),
-        "out": result_type(input, out_dtype, "cross_entropy"),
+        "out": result_type(input, out_dtype, "cross_entropy", is_loss=True),
     }  # fmt: skip
     if input.dim() == 2:  # as they are, so that the call can be remembered
         return _CROSS_ENTROPY((input, target, weight), **static)
@@ -81,9 +81,11 @@ _KL_DIV = Family("kl_div", _kl_div, ["input", "target"])
 def kl_div(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean", log_target: bool = False
 ) -> Tensor:  # fmt: skip
-    """torch.nn.functional.kl_div."""
+    """torch.nn.functional.kl_div. Errors: WrongArgument."""
     reduction = _reduction("kl_div", size_average, reduce, reduction, ("none", "mean", "sum", "batchmean"))
-    return _KL_DIV((input, target), reduction=reduction, log_target=bool(log_target), out=result_type(input))
+    if not isinstance(log_target, bool):
+        raise WrongArgument(function="kl_div", problem=f"log_target is {log_target!r}", remedy="pass True if the target has logarithms, else False")
+    return _KL_DIV((input, target), reduction=reduction, log_target=log_target, out=result_type(input, is_loss=True))
 
 
 __all__ = ["cross_entropy", "kl_div"]

@@ -22,8 +22,8 @@ class WrongDim(UserError, IndexError):
     fix = "name an axis of the input; -1 is the last"
 
 
-def result_type(x: Tensor, dtype: torch.dtype | None = None, function: str = "") -> torch.dtype:
-    """Return the type of a result: as given, float32 under autocast, else that of x. Errors: WrongArgument for a type that is no float."""
+def result_type(x: Tensor, dtype: torch.dtype | None = None, function: str = "", *, is_loss: bool = False) -> torch.dtype:
+    """Return the type of a result: as given, float32 where torch's autocast gives that, else that of x. Errors: WrongArgument for a type that is no float."""
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise WrongArgument(function=function, problem=f"the type of the result is {dtype}, which is no float", remedy="pass torch.float32, or omit it")
-    return dtype or autocast_dtype(x) or x.dtype
+    return dtype or autocast_dtype(x, is_loss=is_loss) or x.dtype
