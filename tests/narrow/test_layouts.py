@@ -10,8 +10,10 @@ from fusion_check import poisoned_outputs
 from narrow_tensors import random_values
 
 from weft import DataType, FusionDefinition, quantize
+from weft.options import options
 from weft.quantize import behind, functions
 from weft.quantize.formats import LAYOUTS, Mx, NvFp4, PerTensor
+from weft.reference.block_rules import out_of_tiles
 
 BF16 = DataType.BFloat16
 SHAPES = [(1, 128), (127, 640), (129, 384), (128, 512), (256, 128)]
@@ -191,6 +193,38 @@ def test_a_recipe_is_a_definition_of_a_few_lines():
     wanted = torch.nn.functional.gelu(x.float())
     torch.testing.assert_close(quantize.dequantize(elements, scales, dtype=torch.float32), wanted, atol=0.05 * float(wanted.abs().max()), rtol=0)
     assert fd.fec.get_cuda_kernel([x]).count("__global__") == 1
+
+
+@pytest.mark.parametrize("layout", ["rows", "128x4", "columns", "padded columns"])
+@pytest.mark.parametrize("shape", [(130, 96), (1, 32), (0, 64), (3, 5, 64)], ids=str)
+@pytest.mark.parametrize("is_folded", [False, True], ids=["of a sum", "of largest magnitudes"])
+def test_one_element_per_block_may_be_the_only_output(shape, layout, is_folded):
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1] * len(shape), contiguity=True)
+        y = fd.ops.block_amax(x, 16) if is_folded else fd.ops.add(x, 1.0)
+        fd.add_output(fd.ops.block_sample(y, 16, layout))
+    x = torch.randn(shape)
+    with poisoned_outputs(), options(check="races"):
+        (found,) = fd.execute([x])
+    blocks = x.unflatten(-1, (-1, 16))
+    wanted = blocks.abs().amax(-1) if is_folded else blocks[..., 0] + 1
+    if layout == "rows":
+        assert torch.equal(found, wanted)
+        return
+    wanted = wanted.flatten(0, -2)
+    if layout == "128x4":
+        assert torch.equal(out_of_tiles(found, *wanted.shape), wanted) and found.count_nonzero() == wanted.count_nonzero()
+    else:
+        assert torch.equal(found if layout == "columns" else found[: wanted.shape[1], : wanted.shape[0]].t(), wanted)
+
+
+def test_padding_of_e8m0_scales_has_no_bit_set_in_the_reference_too():
+    """That is the number 2^-127, not 0, to an exact comparison."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.block_sample(fd.ops.cast(fd.ops.block_amax(x, 32), DataType.Float8_e8m0fnu), 32, "128x4"))
+    (found,) = fd.validate([torch.randn(5, 96)])
+    assert np.count_nonzero(codes(found)) == 15
 
 
 # ---------------------------------------------------------------- inputs at any address

@@ -136,7 +136,8 @@ def loop_order(axes: LoopAxes, covered: Sequence[int], tensors: Iterable[TensorV
 
 
 def pointwise_reference(axes: LoopAxes) -> TensorView | Obstacle:
-    """Return the output whose axes cover those of every input that is read and of every output; among several, the one that depends on most of them.
+    """Return the output whose axes cover those of every input that is read and of every output; among several, one with an element per iteration if there is
+    one, and of these the one that depends on most of them.
 
     The loops of a pointwise kernel are the axes of this tensor.
     """
@@ -148,7 +149,12 @@ def pointwise_reference(axes: LoopAxes) -> TensorView | Obstacle:
         return Obstacle("no output tensor has to be computed")
     read = {t for e in fusion.tensor_exprs() for t in e.read_by_loops}
     needed = set().union(*(axes.concrete(t) for t in (*outputs, *(v for v in fusion.inputs() if v in read))))
-    covering = [t for t in outputs if needed <= axes.stored(t) and ((sample := sample_of(t)) is None or sample.block == 1)]
+    covering = [t for t in outputs if needed <= axes.stored(t)]
     if not covering:
         return Obstacle("no output has every axis of all inputs and outputs")
-    return max(covering, key=lambda t: len(axes.stored(t)))
+    return max(covering, key=lambda t: (_has_every_element(t), len(axes.stored(t))))
+
+
+def _has_every_element(tensor: TensorView) -> bool:
+    """Tell whether each iteration of a tensor's loops has an element, not only the first of each block."""
+    return (sample := sample_of(tensor)) is None or sample.block == 1

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from ..dtypes import DataType
 from ..ir.block_ops import GROUPED, PADDED, PADDED_COLUMNS, SWIZZLED, BlockFoldOp, BlockHadamardOp, BlockSampleOp
+from . import narrow
 
 
 def fold(machine: Any, node: BlockFoldOp) -> torch.Tensor:
@@ -34,11 +36,16 @@ def transformed(x: torch.Tensor, signs: int) -> torch.Tensor:
 
 
 def sample(machine: Any, node: BlockSampleOp) -> torch.Tensor:
-    """Return the first element of each block, in the layout of the node."""
+    """Return the first element of each block, in the layout of the node. Padding has no bit set: 0, of Float8_e8m0fnu its smallest number."""
     rows = machine.tensors[node.inputs[0]][..., :: node.block]
     if node.layout == "rows":
         return rows
-    matrix = rows.flatten(0, -2)
+    least = float(narrow.grid(DataType.Float8_e8m0fnu)[0]) if node.outputs[0].dtype() is DataType.Float8_e8m0fnu else 0.0  # type: ignore[attr-defined]
+    return least + _placed(machine, node, rows.flatten(0, -2) - least) if least else _placed(machine, node, rows.flatten(0, -2))
+
+
+def _placed(machine: Any, node: BlockSampleOp, matrix: torch.Tensor) -> torch.Tensor:
+    """Return scales in the layout of the node, with zeros as padding."""
     if node.layout == GROUPED:
         return in_grouped_tiles(matrix, *(machine.tensors[t] for t in node.read_whole))
     if node.layout in PADDED:

@@ -115,6 +115,7 @@ class Machine:
         self.drawing = drawing_ops(fusion)
 
     def bind(self, args: Sequence[Any]) -> None:
+        """Take the arguments, one per input. Errors: WrongArguments."""
         self.env = input_environment(self.fusion, args)
         on_device = [a for a in args if isinstance(a, torch.Tensor) and a.device.type != "cpu"]
         if on_device:
@@ -152,6 +153,7 @@ class Machine:
         return [int(self.number(a.logical_extent)) for a in no_reductions(value.get_logical_domain())]  # type: ignore[arg-type]
 
     def output(self, value: Val) -> torch.Tensor:
+        """Return an output with the sizes that the user sees."""
         if isinstance(value, Scalar):
             return _exact(self.number(value.sym)).to(self.dtype(value.dtype()))
         assert isinstance(value, TensorView)
@@ -194,6 +196,7 @@ class Machine:
         self.tensors.pop(value, None)
 
     def run(self, node: Expr) -> None:
+        """Compute the outputs of a node. Errors: Unsupported."""
         function = RULES.get(type(node))
         if function is None:
             raise Unsupported(f"{node.op_name} in the reference interpreter")

@@ -28,7 +28,7 @@ from ..analysis.precision import wide_tensors
 from ..analysis.vectorization import MAX_VECTOR_BITS, SHIFTED_WORD_BITS, VectorLimits
 from ..arch import BANK_BYTES, CP_ASYNC_BYTES, LINE_BYTES, SECTOR_BYTES, Arch
 from ..expr import evaluate_int
-from ..ir.block_ops import BlockFoldOp
+from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, SharedSwizzle, TensorView
@@ -230,7 +230,7 @@ class Transpose(Scheduler):
         found = analyze_pointwise(fusion)
         if isinstance(found, Obstacle):
             return Decline(str(found))
-        if any(isinstance(e, BlockFoldOp) for e in fusion.tensor_exprs()):
+        if any(isinstance(e, BlockFoldOp) or isinstance(e, BlockSampleOp) and e.block > 1 for e in fusion.tensor_exprs()):
             return Decline("blocks of neighbours along a row lie across the threads of a tile")
         axes, reference = found.axes, found.reference
         read = {t for e in fusion.tensor_exprs() for t in e.tensor_inputs}

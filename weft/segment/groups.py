@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ..analysis.axes import AxisMaps
 from ..compiler import WITHOUT_KERNEL
 from ..expr import Number, Sym, evaluate_int
-from ..ir.block_ops import BlockSampleOp, loop_sources, sample_of
+from ..ir.block_ops import BlockSampleOp, loop_sources
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ScatterStoreOp
 from ..ir.values import (
@@ -283,7 +283,7 @@ class Graph:
         for tensor in writes:
             needed |= self.axes(tensor)
         if not folds:
-            return None if any(self.axes(t) == needed and sample_of(t) is None for t in writes) else "no output has every axis of all inputs and outputs"
+            return None if any(self.axes(t) == needed for t in writes) else "no output has every axis of all inputs and outputs"
         if a.scatters or b.scatters:
             return "a kernel that scatters cannot also reduce"
         if len({every for every, _ in folds}) > 1:
