@@ -141,7 +141,7 @@ def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Call
     nested = f"if {' or '.join(strange)}: raise TypeError" if strange else "pass"
     key = [part for n, kind in enumerate(kinds) for part in _key_parts(f"a{n}", kind)]
     key += ["settings()", "device", "tangents._current_level < 0", f"low and {_tuple([f'{p} & {ALIGNED}' for p in pointers])}"]
-    is_list = "inputs[0]" if values else "pass"  # a TypeError for an iterator or a set, which the cold call refuses
+    is_list = "inputs[0]" if values else "pass"  # an error for an iterator, a set or a dict, which the cold call refuses
     unpack = [f"[{', '.join(values)}] = inputs", *(f"{p} = a{p[1:]}.data_ptr()" for p in pointers)]
 
     def found(device: str) -> str:
@@ -163,7 +163,7 @@ def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Call
                 run = entry[1]
                 if not low:
                     last[0] = (*entry[:{entry.index("fits") + 1}], {', '.join([*pointers, ""])})
-    except (AttributeError, IndexError, TypeError, ValueError, RuntimeError):
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError):
         run = None""".replace("device is where", f"{device} is where").replace("settings(), device,", f"settings(), {device},")
 
     arguments = ", ".join([*values, *pointers])
