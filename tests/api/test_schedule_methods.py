@@ -273,3 +273,14 @@ def test_print_kernel_tells_roles_as_nvfuser_does():
     assert "if ((((nvfuser_index_t)threadIdx.y) >= 1LL)) {" in fd.fusion.print_kernel()
     x, y = torch.randn(3, 1000), torch.randn(3, 1000)
     torch.testing.assert_close(fd.manual_execute([x, y])[0], x + y)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("split", r"write tensor.split\(...\)"), ("parallelize", r"write tensor.axis\(n\).parallelize"), ("fuse", "it has .*inline_most.*transform_like")]
+)
+def test_what_fd_sched_does_not_have_is_named_where_it_is(name: str, remedy: str) -> None:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.relu(fd.define_tensor([4])))
+        with pytest.raises(AttributeError, match=f"fd.sched has no '{name}': {remedy}"):
+            getattr(fd.sched, name)
+    assert not hasattr(fd.sched, "_no_such_name")

@@ -458,7 +458,7 @@ MISTAKES = [
     ('F.rope(t, torch.randn(3, 2), t)', "W142"),
     ('F.dropout_add_layer_norm(t, None, None, dropout_p=2.0)', "W142"),
     ('F.scaled_masked_softmax(t, torch.ones(5, 5))', "W161"),
-    ('F.scaled_causal_softmax(t[0])', "W110"),
+    ('F.scaled_causal_softmax(t[0])', "W142"),
     ('F.cross_entropy(t, torch.tensor([0, 1]))', "W142"),
     ('F.cross_entropy(t, t)', "W142"),
     ('F.cross_entropy(t, torch.tensor([0, 1, 2]), reduction="avg")', "W142"),

@@ -110,6 +110,11 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: W.gelu([1.0, 2.0]), "W140: gelu: input is list"), (lambda: W.gelu(torch.eye(3).to_sparse()), "W140.*sparse"),  # type: ignore[arg-type]
     (lambda: W.gelu(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])), "W140.*nested"), (lambda: W.gelu(torch.ones(3).long()), "W303"),
     (lambda: W.gelu(torch.ones(3), "erf"), "W328"), (lambda: W.dropout_add_layer_norm(torch.ones(2, 3), None, None, dropout_p=2.0), "W142.*dropout_p is 2.0"),
+    (lambda: W.silu(torch.ones(3).bool()), "W142: silu: the input is of type torch.bool"), (lambda: W.silu(torch.arange(3)), "W142: silu.*torch.int64"),
+    (lambda: W.softmax(torch.ones(2, 3), 0, dtype="float32"), "W142.*'float32', which is not a torch.dtype"),  # type: ignore[arg-type]
+    (lambda: W.scaled_causal_softmax(torch.ones(3)), "W142: scaled_causal_softmax: the input has sizes \\[3\\]"),
+    (lambda: W.group_norm(torch.ones(4), 2, torch.ones(4)), "W142: group_norm: the input has sizes \\[4\\], without"),
+    (lambda: W.normalize(torch.ones(2, 3), dim=(0, 1)), "(?s)W152.*fix: pass a whole number"),  # type: ignore[arg-type]
 ]  # fmt: skip
 
 

@@ -123,3 +123,11 @@ def schedule(fusion: Fusion, scheduler_type: SchedulerType, inputs: Any = None, 
 
     _check("schedule", fusion, scheduler_type)
     return automatic.schedule(fusion, scheduler_type, inputs if heuristic_params is None else heuristic_params)
+
+
+def __getattr__(name: str) -> Any:
+    """What is no function here. Errors: AttributeError, which names the method of tensors or axes that does it."""
+    on_tensors = not name.startswith("_") and callable(getattr(TensorView, name, None))
+    home = f"tensor.{name}(...)" if on_tensors else f"tensor.axis(n).{name}(...)" if name == "parallelize" else ""
+    known = ", ".join(sorted(n for n, value in globals().items() if getattr(value, "__module__", "") == __name__ and not n.startswith("_")))
+    raise AttributeError(f"fd.sched has no {name!r}: " + (f"write {home}" if home else f"it has {known}"))

@@ -27,6 +27,8 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """torch.nn.functional.silu, out of place."""
     if inplace:
         raise WrongArgument(function="silu", problem="inplace=True", remedy="use the returned tensor: the gradient needs the unchanged input")
+    if not (input.is_floating_point() or input.is_complex()):
+        raise WrongArgument(function="silu", problem=f"the input is of type {input.dtype}", remedy="cast it to a float type")
     return _SILU((input,))
 
 

@@ -30,7 +30,10 @@ _GROUP_NORM = Family("group_norm", _group_norm, ["input", "weight", "bias"], kee
 @checked
 def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """torch.nn.functional.group_norm."""
-    channels = input.shape[1] if input.dim() > 1 else 0
+    if input.dim() < 2:
+        problem = f"the input has sizes {list(input.shape)}, without an axis of channels"
+        raise WrongArgument(function="group_norm", problem=problem, remedy="pass [samples, channels, ...]")
+    channels = input.shape[1]
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None and tuple(parameter.shape) != (channels,):
             problem = f"{name} has sizes {list(parameter.shape)}, the input {channels} channels"

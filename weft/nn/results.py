@@ -25,5 +25,6 @@ class WrongDim(UserError, IndexError):
 def result_type(x: Tensor, dtype: torch.dtype | None = None, function: str = "", *, is_loss: bool = False) -> torch.dtype:
     """Return the type of a result: as given, float32 where torch's autocast gives that, else that of x. Errors: WrongArgument for a type that is no float."""
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise WrongArgument(function=function, problem=f"the type of the result is {dtype}, which is no float", remedy="pass torch.float32, or omit it")
+        problem = f"the type of the result is {dtype!r}, which is not a torch.dtype of floats"
+        raise WrongArgument(function=function, problem=problem, remedy="pass torch.float32, or omit it")
     return dtype or autocast_dtype(x, is_loss=is_loss) or x.dtype

@@ -69,6 +69,9 @@ def scaled_masked_softmax(input: Tensor, mask: Tensor | None, scale: float = 1.0
 @quick
 def scaled_causal_softmax(input: Tensor, scale: float = 1.0) -> Tensor:
     """softmax(scale * input [..., queries, keys]) over the keys that a query may see: key <= query + keys - queries."""
+    if input.dim() < 2:
+        problem = f"the input has sizes {list(input.shape)}"
+        raise WrongArgument(function="scaled_causal_softmax", problem=problem, remedy="pass scores [..., queries, keys]")
     return _MASKED((input, None), scale=float(scale), causal=True)
 
 

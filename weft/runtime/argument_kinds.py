@@ -30,7 +30,7 @@ class NotATensor(UserError, TypeError):
 class NotANumber(UserError, TypeError):
     code = "W152"
     what = "{function}: {argument} is {value}, not of type {wanted}"
-    fix = "pass a number that a float64 can hold"
+    fix = "{remedy}"
 
 
 class WrongKind(UserError, TypeError):
@@ -78,7 +78,8 @@ def check_kind(function: str, argument: str, value: Any, annotation: str) -> Non
         check_tensor(function, argument, value)
     elif kinds[0] in ("int", "float") and len(set(kinds) - {"None"}) == 1:
         if not isinstance(value, _INTEGERS if kinds[0] == "int" else _NUMBERS) or type(value) is int and abs(value) > 1 << 1000:
-            raise NotANumber(function=function, argument=argument, value=shown(value), wanted=annotation)
+            remedy = "pass a whole number" if kinds[0] == "int" else "pass a number that a float64 can hold"
+            raise NotANumber(function=function, argument=argument, value=shown(value), wanted=annotation, remedy=remedy)
     elif all(kind in _PLAIN or kind == "int" for kind in kinds):
         if not any(_is_plain(value, kind) for kind in kinds):
             is_definition = "Fusion" in kinds and hasattr(value, "define_tensor")
