@@ -142,7 +142,7 @@ class Scans(Scheduler):
             unroll = min(most_unroll, next_power_of_two(ceil_div(row, vector * threads)))
             params = ScanParams(True, vector, unroll, threads, 1, LOOP_THREAD_REGISTERS, is_staged=is_staged)
         else:
-            columns = analysis.columns_of_a_thread(sizes, alignment_bits)
+            columns, threads = analysis.columns_of_a_thread(sizes, alignment_bits), COLUMN_THREADS
             across = ceil_div(others, columns)
             bdimx = WARP_THREADS
             of_a_sector = ceil_div(8 * SECTOR_BYTES, columns * analysis.max_dtype_bits)
@@ -150,7 +150,9 @@ class Scans(Scheduler):
                 bdimx //= 2
             if analysis.is_shareable and is_shared(ceil_div(across, bdimx), arch):
                 bdimx = ceil_div(across, ceil_div(across, WARP_THREADS))
-            params = column_params(row, columns, bdimx)
+            else:
+                threads = column_threads(ceil_div(across, bdimx), arch)
+            params = column_params(row, columns, bdimx, threads)
         params = replace(params, blocks=blocks_of_a_row(params, row, others, arch) if analysis.is_shareable else 1)
         return params, f"greedy: {others} running folds of {row} elements, {params}"
 
@@ -161,7 +163,8 @@ class Scans(Scheduler):
             out += [replace(chosen, bdimx=threads, unroll=unroll) for threads in (64, 128, 256) for unroll in (1, 2)]
         else:
             row = analysis.axes.extents_elems(sizes)[analysis.along]
-            out += [column_params(row, chosen.columns, bdimx) for bdimx in (4, 8, 16, 32)]
+            threads = (COLUMN_THREADS, FULL_BLOCK_THREADS)
+            out += [column_params(row, chosen.columns, bdimx, count) for bdimx in (4, 8, 16, 32) for count in threads]
         extents = analysis.axes.extents_elems(sizes)
         row, others = extents[analysis.along], math.prod(extents[n] for n in analysis.order if n != analysis.along)
         out = [replace(params, blocks=min(chosen.blocks, blocks_of_a_row(params, row, others, arch))) for params in out]
@@ -212,11 +215,16 @@ def is_shared(blocks: int, arch: Arch) -> bool:
     return 2 * blocks <= arch.sm_count
 
 
-def column_params(row: int, columns: int, bdimx: int) -> ScanParams:
-    """Return a schedule of columns of `row` elements. columns: of a thread, bdimx: threads across. Blocks consist of whole warps."""
+def column_threads(blocks: int, arch: Arch) -> int:
+    """Return the threads of a block: more where a multiprocessor has two blocks or fewer, which would leave it without warps that can run."""
+    return FULL_BLOCK_THREADS if blocks <= 2 * arch.sm_count else COLUMN_THREADS
+
+
+def column_params(row: int, columns: int, bdimx: int, threads: int) -> ScanParams:
+    """Return a schedule of columns of `row` elements. columns: of a thread, bdimx: threads across, threads: of a block, which consists of whole warps."""
     neighbours = min(COLUMN_NEIGHBOURS, COLUMN_ELEMS // columns, next_power_of_two(row))
     of_warps = WARP_THREADS // math.gcd(bdimx, WARP_THREADS)
-    most = max(1, round(COLUMN_THREADS / (bdimx * of_warps)))
+    most = max(1, round(threads / (bdimx * of_warps)))
     bdimy = of_warps * min(most, next_power_of_two(ceil_div(row, neighbours * of_warps)))
     return ScanParams(False, neighbours, 1, bdimx, bdimy, LOOP_THREAD_REGISTERS, is_ahead=True, columns=columns)
 
