@@ -63,6 +63,23 @@ def test_the_gradient_of_logits_is_written_over_the_logits(reused: list[int]) ->
     assert sum(reused) == 4, "once in each backward"
 
 
+def test_logits_of_sequences_are_read_in_another_shape(reused: list[int]) -> None:
+    """The product has two axes, the logits three, the loss two."""
+    target = torch.arange(40) % 101
+    check(lambda x, w: F.cross_entropy((x @ w).float().view(-1, 101), target), normal(2, 20, 16), normal(16, 101))
+    assert sum(reused) == 4, "once in each backward"
+
+
+def test_a_view_that_others_read_later(reused: list[int]) -> None:
+    def function(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        y = x @ a
+        return F.silu(y) @ b + 1e-3 * (torch.tanh(y).mean() + y.flatten(1).amax() + y[1, 3, 5])
+
+    with torch.no_grad():
+        check(function, normal(2, 20, 16, grad=False), normal(16, 32, grad=False), normal(32, 32, grad=False))
+    check(function, normal(2, 20, 16), normal(16, 32), normal(32, 32))
+
+
 def test_gradients_of_a_gated_activation_take_the_memory_of_its_halves(reused: list[int]) -> None:
     check(lambda x, a, b: F.silu(x @ a) * (x @ b), normal(33, 16), normal(16, 100), normal(16, 100))
     assert sum(reused) >= 8, "both halves, in each backward"

@@ -45,8 +45,33 @@ class Region:
         return tuple((self.outputs.index(value), self.inputs.index(spare)) for value, spare in self.reuses.items())
 
     def reusing(self, places: Iterable[tuple[int, int]]) -> Region:
-        """Return this region with `reuses` by the places of an output and an input."""
-        return replace(self, reuses={self.outputs[output]: self.inputs[spare] for output, spare in places})
+        """Return this region with `reuses` by the places of an output and an input. An input that it reads in another shape is replaced by that view of it."""
+        made = replace(self, nodes=list(self.nodes), inputs=list(self.inputs), reuses={})
+        for output, place in places:
+            shown = self.shown_like(self.inputs[place], self.outputs[output])
+            assert shown is not None
+            if shown is not self.inputs[place]:
+                made.nodes.remove(shown)
+                made.inputs[place] = shown
+            made.reuses[self.outputs[output]] = shown
+        return made
+
+    def shown_like(self, given: Node, value: Node) -> Node | None:
+        """Return an input, or the only view of it that this region reads, if it lies in memory like `value`."""
+        if is_alike(given, value):
+            return given
+        readers = [node for node in self.nodes if given in node.all_input_nodes]
+        is_view = len(readers) == 1 and readers[0].target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+        return readers[0] if is_view and is_alike(readers[0], value) and given.meta["val"].is_contiguous() else None
+
+
+def is_alike(a: Node, b: Node) -> bool:
+    """True for tensors of one type, device, known size and layout, without overlapping elements."""
+    one, other = a.meta.get("val"), b.meta.get("val")
+    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)) or one.is_complex():
+        return False
+    fixed = all(isinstance(n, int) for n in (*one.shape, *one.stride(), *other.shape, *other.stride()))
+    return fixed and (one.dtype, one.device, one.shape, one.stride()) == (other.dtype, other.device, other.shape, other.stride())
 
 
 PRODUCTS = ("mm.default", "mm_dtype", "convolution", "attention", "grouped_mm")

@@ -17,7 +17,7 @@ from torch._guards import TracingContext
 from torch.fx import Graph, Node
 
 from .regions import PRODUCTS, Region, is_cheap
-from .updates import Order, in_place_ops, is_alike
+from .updates import Order, in_place_ops
 
 SHARING = ("_unsafe_view", "_reshape_alias", "lift", "lift_fresh", "alias", "detach")
 """Names of ops whose results may share memory with an operand, which their schemas do not say."""
@@ -35,8 +35,7 @@ def find_reuses(graph: Graph, regions: list[Region], structures: Sequence[Hashab
     for region, structure in zip(regions, structures):
         places = set(region.reused_places)
         common[structure] = common.get(structure, places) & places
-    for region, structure in zip(regions, structures):
-        region.reuses = region.reusing(sorted(common[structure])).reuses
+    regions[:] = [region.reusing(sorted(common[structure])) for region, structure in zip(regions, structures)]
 
 
 class _Spare:
@@ -60,7 +59,7 @@ class _Spare:
                 self.taken.add(spare)
 
     def _is_spare(self, node: Node, at: int, value: Node) -> bool:
-        if node in self.taken or not self._is_own(node) or not is_alike(node, value):
+        if node in self.taken or not self._is_own(node) or self.regions[at].shown_like(node, value) is None:
             return False
         readers = self._readers(node)
         if readers is None or any(_base(other) is node for other in self.regions[at].inputs if other is not node):

@@ -52,7 +52,7 @@ def translate(region: Region) -> Translated:
             made[node] = _output(t, node, values[node])
             fd.add_output(made[node], None if updated is None else values[updated])
         for node, spare in region.reuses.items():
-            if hazard(fd.fusion, values[spare], made[node]) is None:  # type: ignore[arg-type]
+            if hazard(fd.fusion, values[spare], made[node], has_reshapes=True) is None:  # type: ignore[arg-type]
                 fd.fusion.reuse_input(made[node], values[spare])  # type: ignore[union-attr]
     return Translated(fd)
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from .regions import Region, is_cheap
+from .regions import Region, is_alike, is_cheap
 
 Unit = Node | int
 """A unit of execution: the number of a region, or a node outside of regions."""
@@ -176,13 +176,4 @@ def _shows(argument: Node, others: Any) -> bool:
     return False
 
 
-def is_alike(argument: Node, value: Node) -> bool:
-    """True for tensors of one type, device, known size and layout, without overlapping elements."""
-    a, b = argument.meta.get("val"), value.meta.get("val")
-    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or a.is_complex():
-        return False
-    fixed = all(isinstance(n, int) for n in (*a.shape, *a.stride(), *b.shape, *b.stride()))
-    return fixed and (a.dtype, a.device, a.shape, a.stride()) == (b.dtype, b.device, b.shape, b.stride())
-
-
-__all__ = ["Order", "find_updates", "find_written", "in_place_ops", "is_alike", "is_done", "parts_of_arguments", "write_slice", "writes_back"]
+__all__ = ["Order", "find_updates", "find_written", "in_place_ops", "is_done", "parts_of_arguments", "write_slice", "writes_back"]

@@ -200,6 +200,7 @@ def _write_dense(fusion: Fusion, expr: ReshapeOp, alone: set[int]) -> None:
     source = expr.tensor_inputs[0]
     axes, domain = logical_axes(source), source.domain()
     repeated = [a.expanded_extent is not None and dim not in alone for dim, a in enumerate(axes)]
+    fusion.forget_reuse(source)
     is_written = source in fusion.aliases.values()
     if not any(repeated) and domain.allocation is None and not is_written and not (source.is_fusion_input and False in domain.contiguity):
         return

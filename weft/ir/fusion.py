@@ -169,6 +169,12 @@ class Fusion(Owner):
         self.aliases[output] = source
         self.reuses.add(output)
 
+    def forget_reuse(self, source: Val) -> None:
+        """Let outputs that might have had the memory of an input have their own."""
+        forgotten = {output for output in self.reuses if self.aliases[output] is source}
+        self.reuses -= forgotten
+        self.aliases = {output: alias for output, alias in self.aliases.items() if output not in forgotten}
+
     def mark_read_again(self, inputs: Iterable[Val]) -> None:
         """Note that a later kernel reads these inputs, too, so that they had better stay in L2. Analyses of this fusion and its clones stay valid."""
         self._changes += 1

@@ -17,6 +17,7 @@ from ..expr import Number, Sym, evaluate_int
 from ..ir.block_ops import COLUMNS, GROUPED, PADDED, PADDED_COLUMNS, sample_of, sample_shape
 from ..ir.enums import MemoryType
 from ..ir.fusion import Fusion
+from ..ir.graph_ops import ReshapeOp
 from ..ir.values import IterDomain, LoadStoreOp, PointwiseOp, TensorView, Val, no_reductions
 from ..ops.build import copy
 from ..reference.torch_types import torch_dtype
@@ -228,8 +229,10 @@ def sources_of(tensor: TensorView) -> list[Val]:
 
 
 # ---------------------------------------------------------------- writing in place
-def hazard(fusion: Fusion, source: TensorView, output: TensorView) -> str | None:
+def hazard(fusion: Fusion, source: TensorView, output: TensorView, *, has_reshapes: bool = False) -> str | None:
     """Return why `output` must not be written into the buffer of input `source` while the kernel runs, or None.
+
+    has_reshapes: those of the user leave elements at their places in memory. Graph passes remove most of them, and each kernel is asked about again.
 
     None means that each element is read only to compute elements at its own position, and before it is written: the output depends on what was
     read. Lowering proves that nothing else loads the element (`KernelProgram.in_place`).
@@ -242,7 +245,7 @@ def hazard(fusion: Fusion, source: TensorView, output: TensorView) -> str | None
             if use not in needed:
                 continue
             moves = isinstance(use, LoadStoreOp) and any(isinstance(o, TensorView) and _is_permuted(o) for o in use.outputs)
-            if moves or not isinstance(use, (LoadStoreOp, PointwiseOp)):
+            if moves or not isinstance(use, (LoadStoreOp, PointwiseOp, ReshapeOp) if has_reshapes else (LoadStoreOp, PointwiseOp)):
                 return f"{use.op_name} reads {tensor} at other positions than it is written"
             for result in use.outputs:
                 if isinstance(result, TensorView) and result not in seen:
