@@ -14,7 +14,7 @@ from weft import DataType, FusionDefinition, WeftError
 from weft.nn import functional as F
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def names() -> dict[str, Any]:
     """What the texts name. fd has the inputs x, y [-1, -1], i of integers, b of bools, z of complex numbers, v, n [-1], w [3, 5], s a number; other belongs to
     another definition; done and recorded add two matrices, as the operator added does, scaled multiplies by a number, rows sums rows of four; t is a tensor of
