@@ -249,3 +249,37 @@ def test_the_work_is_linear_in_the_size_of_the_fusion(monkeypatch: pytest.Monkey
         return len(calls)
 
     assert 0 < evaluations(20) <= 20 * 8 and evaluations(40) < 2.2 * evaluations(20)
+
+
+def specials(fd: FusionDefinition) -> None:
+    x = tensor(fd)
+    for made in (fd.ops.sum(x, 1), fd.ops.exp(x), fd.ops.mul(x, 0.3), fd.ops.prod(x, 1), *fd.ops.var_mean(x, [1], 0), fd.ops.cumsum(x, 1), fd.ops.max(x, 1)):
+        fd.add_output(fd.ops.mul(made, 0.7))
+
+
+def test_what_is_infinite_or_no_number_has_to_be_the_same() -> None:
+    """A bound in parts of an infinite result would allow every number."""
+    fusion, x = defined(specials), torch.tensor([[1.0, float("inf"), 2.0], [1.0, float("nan"), 0.0], [3.0, -float("inf"), 1.0]])
+    found = evaluate_with_bounds(fusion, [x])
+    for place, f in enumerate(found):
+        special = ~f.value.isfinite()
+        assert bool(special.any()) and bool((f.bound[special] < 1e-3).all())
+        right = [g.value.float() for g in found]
+        check_outputs(fusion, right, kept_inputs(fusion, [x]), None)
+        right[place] = torch.where(special, 5.0, right[place])
+        with pytest.raises(AssertionError, match=f"output {place}, .* is 5.0 instead of"):
+            check_outputs(fusion, right, kept_inputs(fusion, [x]), None)
+
+
+def test_results_of_every_type_have_bounds() -> None:
+    """torch has no magnitude of Bool and UInt64."""
+
+    def define(fd: FusionDefinition) -> None:
+        x, i, b = tensor(fd), tensor(fd, 2, D.Int), tensor(fd, 2, D.Bool)
+        fd.add_output(fd.ops.scatter(b, i, b, 1))
+        fd.add_output(fd.ops.topk(x, 2)[1])
+        fd.add_output(fd.ops.argmin(fd.ops.mul(x, 0.3), 1))
+
+    x = torch.rand(3, 4)
+    for f in evaluate_with_bounds(defined(define), [x, torch.randint(0, 4, (3, 4)), x > 0.5]):
+        assert f.bound is None or f.bound.shape == f.value.shape

@@ -73,7 +73,7 @@ class _BoundedMachine(Machine):
         found = _BOUNDS.get(type(node), _unknown)(self, node)
         for value, bound in zip(node.outputs, found if isinstance(found, tuple) else (found,) * len(node.outputs)):
             if bound is not None and not isinstance(self.tensors[value], list):
-                self.of_outputs[value] = torch.where(bound.isnan(), math.inf, bound)
+                self.of_outputs[value] = torch.where(bound.isnan(), torch.where(self.tensors[value].isfinite(), math.inf, 0.0), bound)
                 self.bounds[value] = self.limited(value, self.of_outputs[value])
 
     def forget(self, value: Val) -> None:
@@ -117,7 +117,12 @@ class _BoundedMachine(Machine):
 
     def bound_or_zeros(self, value: Val) -> torch.Tensor:
         bound = self.bounds.get(value)
-        return torch.zeros_like(self.tensors[value].abs(), dtype=torch.float64) if bound is None else bound
+        return torch.zeros_like(self.tensors[value], dtype=torch.float64) if bound is None else bound
+
+
+def _size(x: torch.Tensor) -> torch.Tensor:
+    """Return magnitudes in float64, 0 for what is infinite or no number."""
+    return _finite(x if x.is_complex() else x.to(torch.float64)).abs()
 
 
 def _roundoff(value: Val) -> float:
@@ -130,7 +135,7 @@ def _rounding(result: torch.Tensor, dtype: DataType, ulp: int, moved: torch.Tens
     """Return how far a rounded result may be off: by `ulp` units and one more. moved: what the operands' bounds change; where that is nothing, a result that
     is rounded correctly (ulp 0) and needs no rounding is exact.
     """
-    bound = 2 * UNIT_ROUNDOFF[dtype] * (ulp + 1) * result.abs()
+    bound = 2 * UNIT_ROUNDOFF[dtype] * (ulp + 1) * _size(result)
     if dtype in AS_WIDE:
         return 2 * bound
     bound = bound + _least(dtype)
@@ -201,7 +206,7 @@ def _pointwise(m: _BoundedMachine, node: Expr) -> Any:
     operands = [m.operand(v, dtype) for v, dtype in zip(node.inputs, types)]
     bounds = [m.operand_bound(v, dtype) for v, dtype in zip(node.inputs, types)]
     if op.ulp > 1 and compute in UNIT_ROUNDOFF:  # of more than one step: exact for operands that differ by roundings
-        bounds = [_sum(b, 2 * UNIT_ROUNDOFF[compute] * x.abs()) for b, x in zip(bounds, operands)]
+        bounds = [_sum(b, 2 * UNIT_ROUNDOFF[compute] * _size(x)) for b, x in zip(bounds, operands)]
     moved = _moved_by(m, node, op.ref, operands, bounds)
     return _sum(moved, _own_rounding(m, op, node, result, moved))
 
@@ -216,9 +221,9 @@ def _own_rounding(m: _BoundedMachine, op: OpDef, node: Expr, result: torch.Tenso
         return None
     bound = _rounding(result, dtype, op.ulp, moved)
     if dtype.is_complex:  # parts cancel
-        bound = bound + 60 * UNIT_ROUNDOFF[dtype] * (1 + result.abs()) * (op.name != "cast")
+        bound = bound + 60 * UNIT_ROUNDOFF[dtype] * (1 + _size(result)) * (op.name != "cast")
     if compute is DataType.Float and "narrow" in op.text and value not in m.wide:
-        bound = bound + SEEN_IN_16_BITS * result.abs()
+        bound = bound + SEEN_IN_16_BITS * _size(result)
     return bound if bool(bound.any()) else None
 
 
@@ -227,7 +232,7 @@ def _block_fold(m: _BoundedMachine, node: Any) -> Any:
     if not isinstance(node, BlockHadamardOp):
         return None if bound is None else RULES[BlockFoldOp](m.bounds_in_place(node, node.inputs[:1]), node)
     x = m.tensors[node.inputs[0]]
-    own = 10 * UNIT_ROUNDOFF[node.attributes["compute"]] * x.abs()
+    own = 10 * UNIT_ROUNDOFF[node.attributes["compute"]] * _size(x)
     spread = _sum(bound, own)
     return spread.unflatten(-1, (-1, 16)).sum(-1, keepdim=True).expand(*x.shape[:-1], -1, 16).flatten(-2) / 4 if x.numel() else spread
 
@@ -262,7 +267,7 @@ def _made(m: _BoundedMachine, node: Expr) -> Any:
     if not _roundoff(node.outputs[0]) or not result.numel():
         return None
     steps = DRAWN if isinstance(node, RandomOp) else 2
-    return torch.full_like(result, steps * _roundoff(node.outputs[0]) * float(result.abs().max()))
+    return torch.full_like(result, steps * _roundoff(node.outputs[0]) * float(_size(result).max()))
 
 
 # ---------------------------------------------------------------- folded
@@ -278,7 +283,7 @@ def _reduction(m: _BoundedMachine, node: Expr) -> Any:
         return _sum(None if bound is None else bound.sum(dims), _of_sum(x, dims, value))
     monoid = MONOIDS[kind]
     if monoid.has_rounding and dtype in UNIT_ROUNDOFF:
-        bound = _sum(bound, 2 * UNIT_ROUNDOFF[dtype] * x.abs())
+        bound = _sum(bound, 2 * UNIT_ROUNDOFF[dtype] * _size(x))
         x = x.abs() if kind == "prod" else x
     if bound is None or not x.numel():
         return None
@@ -287,7 +292,7 @@ def _reduction(m: _BoundedMachine, node: Expr) -> Any:
     if not monoid.has_rounding or dtype not in UNIT_ROUNDOFF:
         return moved
     steps = 0.0 if kind == "prod" else _roundoff(value) * STEP * (x.numel() / moved.numel()) ** 0.5
-    return moved + steps * folded.abs() + _least(dtype)
+    return moved + steps * _size(folded) + _least(dtype)
 
 
 def _of_sum(x: torch.Tensor, dims: list[int], value: Val) -> torch.Tensor | None:
@@ -295,11 +300,12 @@ def _of_sum(x: torch.Tensor, dims: list[int], value: Val) -> torch.Tensor | None
     if not roundoff or not (x.is_floating_point() or x.is_complex()):
         return None
     carried = min(roundoff, UNIT_ROUNDOFF[DataType.Float])
-    return sum_bound(_finite(x), dims, carried) + (roundoff * x.sum(dims).abs() if roundoff > carried else 0.0)
+    return sum_bound(_finite(x), dims, carried) + (roundoff * _size(x.sum(dims)) if roundoff > carried else 0.0)
 
 
 def _finite(x: torch.Tensor) -> torch.Tensor:
-    return x if x.is_complex() else torch.where(x.isfinite(), x, 0.0)
+    """Return values with 0 in place of those that are infinite or no number: kernels get the same of these, without rounding."""
+    return torch.where(x.isfinite(), x, 0.0)
 
 
 def _welford(m: _BoundedMachine, node: Expr) -> Any:
@@ -328,10 +334,10 @@ def _scan(m: _BoundedMachine, node: Expr) -> Any:
         own = None
         if roundoff and (x.is_floating_point() or x.is_complex()):
             carried = min(roundoff, UNIT_ROUNDOFF[DataType.Float])
-            own = scan_bound(_finite(x), dim, carried) + (roundoff * m.tensors[node.outputs[0]].abs() if roundoff > carried else 0.0)
+            own = scan_bound(_finite(x), dim, carried) + (roundoff * _size(m.tensors[node.outputs[0]]) if roundoff > carried else 0.0)
         return _sum(None if bound is None else bound.cumsum(dim), own)
     if kind == "prod" and roundoff:
-        bound, x = _sum(bound, 2 * roundoff * x.abs()), x.abs()
+        bound, x = _sum(bound, 2 * roundoff * _size(x)), x.abs()
     if bound is None:
         return None
     fold = lambda t: torch_ops.run("scan", [t], {"dim": dim, "kind": kind})[0]  # noqa: E731
@@ -349,7 +355,7 @@ def _scatter(m: _BoundedMachine, node: Expr) -> Any:
     given = m.bound_or_zeros(base), m.bound_or_zeros(source)
     if kind != "sum":
         return run(*given, "max") if base in m.bounds or source in m.bounds else None
-    size = run(m.tensors[base].abs().to(torch.float64), m.tensors[source].abs().to(torch.float64), "sum")
+    size = run(_size(m.tensors[base]), _size(m.tensors[source]), "sum")
     count = run(torch.ones_like(given[0]), torch.ones_like(given[1]), "sum")
     return run(*given, "sum") + roundoff * 8 * count.sqrt() * size if roundoff else run(*given, "sum")
 
@@ -366,17 +372,17 @@ def _torch_op(m: _BoundedMachine, node: Expr) -> Any:
     run = lambda *operands: torch_ops.run(node.op_name, operands, attributes)[0]  # noqa: E731
     operands, bias = [m.tensors[v] for v in node.inputs[:2]], node.inputs[2:]
     rest = [m.tensors[v] for v in bias] if node.op_name == "grouped_mm" else []  # offsets
-    sizes = [x.abs() for x in operands]
-    total, squares = run(*operands, *rest), run(*(x.square() for x in sizes), *rest)
+    sizes = [_size(x) for x in operands]
+    total, squares = run(*map(_finite, operands), *rest), run(*(x.square() for x in sizes), *rest)
     carried = min(roundoff, UNIT_ROUNDOFF[DataType.Float])
     bound = product_bound(total, squares, operands[0].shape[-1], carried)
     if roundoff > carried:  # torch may add up parts of a product in 16 bits
-        bound = bound + 2 * roundoff * (squares.sqrt() + total.abs())
+        bound = bound + 2 * roundoff * (squares.sqrt() + _size(total))
     given = [m.bounds.get(v) for v in node.inputs[:2]]
     if any(b is not None for b in given):
         bound = bound + run(*(x if b is None else x + b for x, b in zip(sizes, given)), *rest) - run(*sizes, *rest)
     if node.op_name == "linear" and bias:
-        bound = _sum(bound, m.bounds.get(bias[0]), 2 * roundoff * m.tensors[node.outputs[0]].abs())
+        bound = _sum(bound, m.bounds.get(bias[0]), 2 * roundoff * _size(m.tensors[node.outputs[0]]))
     return bound
 
 
@@ -392,7 +398,7 @@ def _unknown(m: _BoundedMachine, node: Expr, *, only_moves: bool = False) -> Any
             continue
         read = max(read, x.numel())
         bound = m.bounds.get(value)
-        largest = float(x.abs().to(torch.float64).nan_to_num(nan=0.0, posinf=0.0).max())
+        largest = float(_size(x).max())
         if bound is not None and largest:
             relative += float(bound.nan_to_num(posinf=largest).max()) / largest
     return tuple(_in_parts(m, out, relative, 0 if only_moves else read) for out in node.outputs)
@@ -405,7 +411,7 @@ def _in_parts(m: _BoundedMachine, out: Val, relative: float, read: int) -> torch
         return None
     carried = min(roundoff, UNIT_ROUNDOFF[DataType.Float])
     steps = UNKNOWN * (2 + math.log2(max(2, read / result.numel()))) if read else 0.0
-    largest = float(result.abs().to(torch.float64).nan_to_num(nan=0.0, posinf=0.0).max())
+    largest = float(_size(result).max())
     return torch.full(result.shape, (relative + steps * carried + 2 * roundoff * (read > 0)) * largest, dtype=torch.float64, device=result.device)
 
 
