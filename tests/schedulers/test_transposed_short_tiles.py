@@ -13,6 +13,7 @@ from weft import DataType, FusionDefinition
 from weft.arch import arch_by_name
 from weft.compiler import prepare
 from weft.options import options
+from weft.reference.torch_types import torch_dtype_to_nvfuser_dtype
 from weft.schedulers.short_tiles import ShortTileParams
 from weft.schedulers.transpose import Transpose
 
@@ -81,6 +82,19 @@ def test_a_copy_in_another_order_of_memory(shape: tuple[int, ...], order: list[i
         fd.add_output(fd.ops.stride_order(given(fd, x), order))
     (out,) = run(fd, [x])
     assert torch.equal(out, x) and out.stride() != x.stride() and params_of(fd).short == short
+
+
+@pytest.mark.parametrize("shape", [(9, 144), (3, 512), (5, 1), (0, 144), (9, 6, 24)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn], ids=str)
+def test_a_conversion_in_another_order_of_memory(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Neighbours of the result are not neighbours in the registers that are converted. Axes lie in memory in the opposite order."""
+    ranks = list(range(len(shape)))
+    x = values(*reversed(shape), dtype=torch.float32).permute(ranks[::-1])
+    with FusionDefinition() as fd:
+        source = fd.define_tensor(shape=[-1] * len(shape), contiguity=True, stride_order=ranks)
+        fd.add_output(fd.ops.stride_order(fd.ops.cast(source, torch_dtype_to_nvfuser_dtype(dtype)), ranks[::-1]))
+    (out,) = run(fd, [x])
+    assert torch.equal(out.float(), x.to(dtype).float())
 
 
 def test_one_definition_serves_many_lengths_of_both_runs() -> None:

@@ -121,7 +121,7 @@ class Template:
                 set_lanes(output)
                 definition = local.definition()
                 if isinstance(definition, PointwiseOp) and definition.op_name == "cast" and local.dtype().is_reduced_float and lanes % 2 == 0:
-                    if isinstance(definition.inputs[0], TensorView) and has_lanes(definition.inputs[0]):
+                    if isinstance(source := definition.inputs[0], TensorView) and has_lanes(source) and self._have_equal_lanes(source, local):
                         set_lanes(local)
         random: list[TensorView] = [e.outputs[0] for e in self.fusion.tensor_exprs() if isinstance(e, RandomOp)]  # type: ignore[misc]
         if lanes % 4 == 0 and random:
@@ -132,6 +132,11 @@ class Template:
                 lane = tensor.axis(-1) if tensor.get_loop_domain() else None
                 if tensor.dtype().bits == 32 and lane is not None and maps.exact(lane) in vectors and is_row_major(tensor, lane):
                     set_lanes(tensor)
+
+    def _have_equal_lanes(self, source: TensorView, result: TensorView) -> bool:
+        """True if neighbouring lanes of a result are neighbours in the registers of its source: a transposed source has them in another order."""
+        maps = axis_maps(self.fusion)
+        return maps.exact(source.axis(-1)) is maps.exact(result.axis(-1))
 
     def rfactor_others(self, reference: TensorView, partial: TensorView, nested: Collection[int] = ()) -> None:
         """Apply the rfactor of `reference` into `partial` and a rest to every other reduction. Errors: InternalError for one with loops other than those of the
