@@ -357,9 +357,9 @@ BLOCK_OF_COLUMNS = dict(kind="outer", unroll=4, bdimx=4, bdimy=8, bdimz=1, is_wa
 @pytest.mark.parametrize("vector, grid_split", [(8, 1), (8, 3), (1, 1), (1, 2)])
 def test_columns(vector: int, grid_split: int) -> None:
     chunk = 4 * vector
-    odd = [(7, 13), (97, 1), (1, 5), (65, 3 * chunk + 1)] if vector == 1 else []
+    odd = [(7, 13), (97, 2), (1, 5), (65, 3 * chunk + 1)] if vector == 1 else []
     with given(**BLOCK_OF_COLUMNS, vector_elems=vector, grid_split=grid_split, unswitch=True):
-        sizes = [(32, chunk), (32 * 3 * grid_split, 2 * chunk), (1, chunk), (31, 2 * chunk), (100, 3 * chunk), (33, chunk + vector), (200, vector), *odd]
+        sizes = [(32, chunk), (32 * 3 * grid_split, 2 * chunk), (1, chunk), (31, 2 * chunk), (100, 3 * chunk), (33, chunk + vector), (200, max(2, vector)), *odd]
         check_sums(column_sum, 0, sizes)
         check_sums(column_sum, 0, [(0, chunk), (5, 0)])
         if vector == 1:

@@ -124,10 +124,11 @@ def test_scales_that_do_not_fit_are_refused(elements, scales, given, message):
 @pytest.mark.parametrize("name", ["nvfp4", "mxfp8", "mxfp4", "rms_norm_nvfp4", "rms_norm_mxfp8", "rms_norm_mxfp4", "silu_mul_nvfp4", "layer_norm_mxfp8"])
 def test_defaults_of_both_directions_agree(name: str) -> None:
     """Scales in tiles and in rows have the same shape here, so that nothing could tell them apart."""
-    x, more = torch.randn(256, 1024).bfloat16(), {"rms": 1, "layer": 2}.get(name.split("_")[0], 0)
+    x, more = torch.randn(256, 1024, generator=torch.Generator().manual_seed(0)).bfloat16(), {"rms": 1, "layer": 2}.get(name.split("_")[0], 0)
     operands = [x, *[torch.ones(1024).bfloat16(), torch.zeros(1024).bfloat16()][:more], *([torch.ones_like(x)] if "silu" in name else [])]
     wide = x.double()
     rms = wide / (wide.square().mean(-1, keepdim=True) + 1e-5).sqrt()
     wanted = {"rms": rms, "silu": torch.nn.functional.silu(wide), "layer": torch.nn.functional.layer_norm(wide, (1024,))}.get(name.split("_")[0], wide)
     made = quantize.dequantize(*getattr(quantize, name)(*operands))
-    assert (made.double() - wanted).abs().max() < (0.3 if "mxfp8" in name else 0.75)
+    # half a step of the largest elements: of 4 bits 1, between 4 and 6 times a scale of at most 1 for values below 8; of 8 bits 16 times a scale of 2^-6
+    assert (made.double() - wanted).abs().max() < (0.3 if "mxfp8" in name else 1.0)

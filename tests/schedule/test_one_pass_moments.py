@@ -44,7 +44,7 @@ def exact(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
-@pytest.mark.parametrize("shape", [(3, 777), (1, 64), (5, 1), (2, 4096)])
+@pytest.mark.parametrize("shape", [(3, 777), (1, 64), (5, 4), (2, 4096)])
 def test_rows_read_again_are_right(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], blocks: int) -> None:
     force(monkeypatch, cluster_blocks=blocks)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1)) * 3 + 50
@@ -72,7 +72,7 @@ def test_rows_in_registers_are_right(monkeypatch: pytest.MonkeyPatch, blocks: in
     assert (out.double() - wanted).abs().max() <= 2.0**-18 * max(1.0, float(wanted.abs().max()))
 
 
-@pytest.mark.parametrize("columns", [1, 3000, 400000])
+@pytest.mark.parametrize("columns", [2, 3000, 400000])
 def test_a_variance_alone_is_one_reduction(columns: int) -> None:
     """Of a row that no block could keep, too."""
     with FusionDefinition() as fd:

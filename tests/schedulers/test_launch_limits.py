@@ -41,7 +41,7 @@ CASES = {
     "8 row sums": (lambda: sums(8, 1, BF16), (16, 1 << 20)),
     "8 row sums used": (lambda: centered(8, 1), (512, 131072)),
     "8 short row sums used": (lambda: centered(8, 1), (16384, 129)),
-    "12 column sums used": (lambda: centered(12, 0), (8192, 65536)),  # with few columns, two kernels are chosen
+    "12 column sums used": (lambda: centered(12, 0), (8192, 262144)),  # with few columns, two kernels are chosen
     "column sum of odd rows": (lambda: column_sum(F32), (5001, 4097)),
     "row sum": (row_sum_only, (16384, 4096)),
     "softmax of float32": (lambda: softmax(F32), (4096, 16384)),

@@ -72,7 +72,7 @@ def test_rows_that_begin_anywhere(way: str) -> None:
 
 @pytest.mark.parametrize(
     "rows, columns, dtype",
-    [(1, 1, DataType.BFloat16), (1, 40, DataType.Float), (40, 1, DataType.BFloat16), (33, 64, DataType.Double), (70, 257, DataType.BFloat16), (5, 4099, DataType.Float),
+    [(1, 1, DataType.BFloat16), (1, 40, DataType.Float), (40, 2, DataType.BFloat16), (33, 64, DataType.Double), (70, 257, DataType.BFloat16), (5, 4099, DataType.Float),
      (0, 40, DataType.Float)],
 )
 def test_any_size_as_chosen_among_these(rows: int, columns: int, dtype: DataType) -> None:
