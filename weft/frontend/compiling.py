@@ -92,9 +92,8 @@ def _tell_eager(graph: torch.fx.Graph, kind: str) -> None:
 def run_plan(plan: GraphPlan, graph: Callable[[], torch.fx.GraphModule], *, options: BackendOptions) -> Boxed:
     """Return the function of a graph that another process has compiled. graph: returns the graph; needed by calls that are in no cache, and by
     `weft.explain`."""
-    known = functools.cache(lambda: _regions_of(found := graph(), is_on_cpu(found.graph))[0])
-    reuses = {region.place: region.reuses for region in plan.regions}
-    translated = functools.cache(lambda place: translate(known()[place].reusing(reuses[place])))
+    known = functools.cache(lambda: _known_regions(plan, graph()))
+    translated = functools.cache(lambda place: translate(known()[place]))
     first: dict[str, tuple[int, RegionCalls]] = {}
     record = CompiledGraph(plan.kind, torch_ops=plan.torch_ops, compute_nodes=plan.compute_nodes)
     for region in plan.regions:
@@ -106,6 +105,14 @@ def run_plan(plan: GraphPlan, graph: Callable[[], torch.fx.GraphModule], *, opti
         record.calls.append(RegionCall(region, source, calls, is_debug=options.debug, is_strict=options.strict))
     _tell(record, THREADS_FOR_RECORDS)
     return plan.function(record.calls)
+
+
+def _known_regions(plan: GraphPlan, gm: torch.fx.GraphModule) -> list[Region]:
+    """Return the regions of a graph as they were when it was compiled."""
+    regions, _ = _regions_of(gm, is_on_cpu(gm.graph))
+    for planned in plan.regions:
+        regions[planned.place] = regions[planned.place].reusing(planned.reuses)
+    return regions
 
 
 THREADS_FOR_RECORDS = 2

@@ -60,9 +60,10 @@ class Region:
         """Return an input, or the only view of it that this region reads, if it lies in memory like `value`."""
         if is_alike(given, value):
             return given
-        readers = [node for node in self.nodes if given in node.all_input_nodes]
-        is_view = len(readers) == 1 and readers[0].target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
-        return readers[0] if is_view and is_alike(readers[0], value) and given.meta["val"].is_contiguous() else None
+        views = torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default
+        alike = {user for user in given.users if user.target in views and is_alike(user, value)}
+        readers = [node for node in self.nodes if given in node.all_input_nodes] if alike else []
+        return readers[0] if len(readers) == 1 and readers[0] in alike and given.meta["val"].is_contiguous() else None
 
 
 def is_alike(a: Node, b: Node) -> bool:

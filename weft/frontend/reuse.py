@@ -17,7 +17,7 @@ from torch._guards import TracingContext
 from torch.fx import Graph, Node
 
 from .regions import PRODUCTS, Region, is_cheap
-from .updates import Order, in_place_ops
+from .updates import Order, in_place_ops, readers
 
 SHARING = ("_unsafe_view", "_reshape_alias", "lift", "lift_fresh", "alias", "detach")
 """Names of ops whose results may share memory with an operand, which their schemas do not say."""
@@ -51,41 +51,31 @@ class _Spare:
     def offer(self, at: int) -> None:
         """Find memory for the results of a region."""
         region = self.regions[at]
-        for value in region.returned:
-            spare = next((node for node in region.inputs if self._is_spare(node, at, value)), None)
-            if spare is not None:
-                region.reuses[value] = spare
-                region.waits += [reader for reader in self._readers(spare) or () if self.order.unit(reader) != at]
-                self.taken.add(spare)
-
-    def _is_spare(self, node: Node, at: int, value: Node) -> bool:
-        if node in self.taken or not self._is_own(node) or self.regions[at].shown_like(node, value) is None:
-            return False
-        readers = self._readers(node)
-        if readers is None or any(_base(other) is node for other in self.regions[at].inputs if other is not node):
-            return False
-        return not self.order.is_needed(at, [reader for reader in readers if self.order.unit(reader) != at])
+        shown = {base for node in region.inputs if (base := _base(node)) is not node}
+        own = [node for node in region.inputs if node not in shown and self._is_own(node)]
+        for value in region.returned if own else ():
+            for node in own:
+                if node in self.taken or region.shown_like(node, value) is None:
+                    continue
+                waits = self._waits(node, at)
+                if waits is not None:
+                    region.reuses[value] = node
+                    region.waits += waits
+                    self.taken.add(node)
+                    break
 
     def _is_own(self, node: Node) -> bool:
         """True for tensors in memory that belongs to the graph, and to no other tensor."""
         return node not in self.written and (node in self.donated or _makes_new_results(node) and (node in self.order.owner or _is_product(node)))
 
-    def _readers(self, node: Node) -> list[Node] | None:
-        """Return the calls that read a tensor, also through views; None if a result of the graph or of an unknown op may be a view of it."""
-        out: dict[Node, None] = {}
-        stack = [node]
-        while stack:
-            read = stack.pop()
-            if read in self.results:
-                return None
-            for user in read.users:
-                if is_cheap(user):
-                    stack.append(user)
-                elif user in self.order.owner or _makes_new_results(user):
-                    out[user] = None
-                else:
-                    return None
-        return list(out)
+    def _waits(self, node: Node, at: int) -> list[Node] | None:
+        """Return the calls outside of a region that read a tensor; None if one of them needs the region, or a result of the graph or of an unknown op may be a
+        view of the tensor."""
+        found = readers(node, None, self.results)
+        if found is None or not all(reader in self.order.owner or _makes_new_results(reader) for reader in found):
+            return None
+        waits = [reader for reader in found if self.order.unit(reader) != at]
+        return None if self.order.is_needed(at, waits) else waits
 
 
 def donated_arguments(graph: Graph, kind: str) -> set[Node]:

@@ -140,13 +140,13 @@ def _candidates(graph: Graph) -> Iterator[tuple[Node, Node, list[Node]]]:
         if not writes_back(copy):
             continue
         argument, value = copy.args[:2]
-        if isinstance(value, Node) and _readers(value, copy, results) is not None:
-            others = _readers(argument, copy, results)
+        if isinstance(value, Node) and readers(value, copy, results) is not None:
+            others = readers(argument, copy, results)
             if others is not None:
                 yield argument, value, others
 
 
-def _readers(read: Node, copy: Node, results: set[Node]) -> list[Node] | None:
+def readers(read: Node, copy: Node | None, results: set[Node]) -> list[Node] | None:
     """Return the calls other than `copy` that read a node, also through views; None if a result of the graph is a view of it, or it is copied elsewhere."""
     if read in results:
         return None
@@ -176,4 +176,4 @@ def _shows(argument: Node, others: Any) -> bool:
     return False
 
 
-__all__ = ["Order", "find_updates", "find_written", "in_place_ops", "is_done", "parts_of_arguments", "write_slice", "writes_back"]
+__all__ = ["Order", "find_updates", "find_written", "in_place_ops", "is_done", "parts_of_arguments", "readers", "write_slice", "writes_back"]
