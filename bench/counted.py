@@ -10,16 +10,15 @@ does not count, with Inductor beside weft. Read first: `SHAPES`, `of_function`.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import by_count
 import moved
 import torch
 from by_count import BF16, FLOAT, ODD
+from measure import copy_us, median_us, moved_bytes, write
 
 from weft import DataType, FusionDefinition
 from weft.frontend.backend import backend as weft_backend
@@ -57,16 +56,11 @@ def cases() -> Iterator[tuple[str, DataType, tuple[int, int]]]:
 
 def of_definition(name: str, dtype: DataType, shape: tuple[int, int]) -> dict[str, Any]:
     """Return a row: the median time of a call, L2 flushed before each, and that of a copy of the same bytes over it."""
-    from triton.testing import do_bench
-
     fd, tensors = _defined(name, dtype)
     given = _inputs(tensors, shape)
-    made = fd.execute(given)
-    bytes_ = sum(t.nbytes for t in [*given, *made])
-    source = torch.empty(bytes_ // 2, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    us, copy_us = (1e3 * do_bench(call, rep=25, return_mode="median") for call in (lambda: fd.execute(given), lambda: target.copy_(source)))
-    return {"case": f"{name} {dtype.name} {shape[0]}x{shape[1]}", "us": us, "of_a_copy": copy_us / us, "bytes": bytes_}
+    bytes_ = moved_bytes(given, fd.execute(given))
+    us = median_us(lambda: fd.execute(given), "cuda", 25)
+    return {"case": f"{name} {dtype.name} {shape[0]}x{shape[1]}", "us": us, "of_a_copy": copy_us(bytes_, "cuda") / us, "bytes": bytes_}
 
 
 def check(share: int, shares: int, only: str) -> None:
@@ -118,8 +112,8 @@ def of_function(function: moved.Function, shapes: moved.Shapes, backend: str) ->
     for way, (us, kernels), tensors in (("forward", forward, [*leaves, out]), ("backward", backward, [*leaves, out, *gradients])):
         source = torch.empty(sum(t.nbytes for t in tensors) // 2, dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)
-        copy_us, _ = kernel_us(lambda: target.copy_(source))  # noqa: B023
-        yield {"case": f"{function.__name__}, {way}, {backend}", "us": us, "of_a_copy": copy_us / us, "kernels": kernels}
+        copied_us, _ = kernel_us(lambda: target.copy_(source))  # noqa: B023
+        yield {"case": f"{function.__name__}, {way}, {backend}", "us": us, "of_a_copy": copied_us / us, "kernels": kernels}
 
 
 def main() -> None:
@@ -130,6 +124,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--share", default="0/1", help="of --check: the first of so many processes is 0/8")
     parser.add_argument("--backends", default="weft,inductor", help="of torch functions")
+    parser.set_defaults(cpu_smoke=False)
     given = parser.parse_args()
     torch.manual_seed(0)
     if given.check:
@@ -149,7 +144,7 @@ def main() -> None:
                 print(f"{row['case']:44s} {row['us']:9.1f} us {row['of_a_copy']:.2f} in {row['kernels']} kernels", flush=True)
             torch.cuda.empty_cache()
     if given.out:
-        Path(given.out).write_text(json.dumps({"chip": torch.cuda.get_device_name(), "rows": rows}, indent=1), encoding="utf-8")
+        write(given, __file__, "cuda", rows)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ DRAWN = 64
 UNKNOWN = 8
 """Error of an op without a rule, in roundoffs of its largest result for each halving of what it reads per result."""
 
+
 @dataclass(frozen=True)
 class Bounded:
     """An output in float64 (or in its own type, if that is no float), and how far each element may lie from it: float64, or None for not at all."""
