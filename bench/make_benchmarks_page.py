@@ -341,6 +341,22 @@ def tried() -> list[str]:
     return ["## What was tried", "", *prose(words), *table(("what", "case", "without", "with", "verdict"), rows)]
 
 
+WHOLE_WORDS = """What `torch.compile(model, backend="weft")` gives whole models. [torch_compile.md](torch_compile.md) has each figure with its table and how it
+    was measured; `bench/results/whole_models.json` repeats them for this page."""
+
+
+def whole_models() -> list[str]:
+    """Return the main figures of whole models, with their commands."""
+    data = load("whole_models")
+    if data is None:
+        return []
+    rows = [
+        (r["what"], r["figure"], r["chip"], f"`{r['command']}`" if r["command"].startswith("python") else r["command"], r["goal"], r["state"])
+        for r in data["rows"]
+    ]
+    return ["## Whole models", "", *prose(WHOLE_WORDS), *table(("what", "figure", "chip, date", "command", "goal", "state"), rows)]
+
+
 PAGE_WORDS = """How fast single forward kernels and softmax backward are beside nvFuser, torch.compile, Liger, quack and eager torch; first calls, host
     time, many widths, the emulator, and the project's goals. Other kernels (norm backward, transposes, losses, batch norm, quantization) are on
     [benchmarks_graphs.md](benchmarks_graphs.md), whole models on [torch_compile.md](torch_compile.md). This page is made by `python
@@ -352,7 +368,7 @@ def page() -> str:
     """Return the text of the page."""
     found = cases()
     lines = ["# Benchmarks: forward kernels", "", *prose(PAGE_WORDS), *kernels(found), *first_calls(found), *warm_calls(), *widths(), *ways()]
-    lines += [*reasons(), *emulator(), *correctness(), *bars(found), *tried()]
+    lines += [*reasons(), *emulator(), *correctness(), *bars(found), *whole_models(), *tried()]
     return "\n".join(lines).rstrip() + "\n"
 
 
