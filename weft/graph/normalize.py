@@ -29,6 +29,7 @@ from .picked_sums import look_up_what_sums_pick
 from .questions import Questions
 from .scatters import scatter_in_kernels
 from .selections import select_by_position
+from .squeezes import fold_squeezes
 
 
 def normalize(fusion: Fusion, questions: Questions | None = None) -> Fusion:
@@ -71,18 +72,6 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     share_factored_sums(fusion)
     move_lookups_up(fusion)
     return equalities
-
-
-def fold_squeezes(fusion: Fusion) -> None:
-    """Keep an axis of one element that is dropped and added again, in place: a tensor without it would lack a loop between two that have it."""
-    for expr in fusion.tensor_exprs():
-        squeeze = expr.inputs[0].definition() if isinstance(expr, BroadcastOp) else None
-        if isinstance(squeeze, SqueezeOp) and squeeze.attributes["flags"] == expr.attributes["flags"]:
-            source = squeeze.tensor_inputs[0]
-            if not any(a.expanded_extent is not None for a, dropped in zip(logical_axes(source), squeeze.attributes["flags"]) if dropped):
-                out = expr.tensor_outputs[0]
-                fusion.remove(expr)
-                fusion.register(LoadStoreOp([source], [out]))
 
 
 class _Factoring:
