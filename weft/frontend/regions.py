@@ -17,7 +17,7 @@ from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from .aten import lookup
-from .aten.rules import COMPLEX_DTYPES, SUPPORTED_DTYPES, tensor_dtypes
+from .aten.rules import tensor_dtypes
 from .rewrites import CONVOLUTIONS
 
 
@@ -89,7 +89,7 @@ def reason_against(node: Node) -> str:
     for value in values if isinstance(values, (tuple, list)) else [values]:
         if isinstance(value, torch.Tensor) and (value.layout is not torch.strided or value.is_complex() and not rule.makes_complex):
             return "a result that is sparse or complex"
-    foreign = tensor_dtypes(node) - SUPPORTED_DTYPES - (COMPLEX_DTYPES if rule.makes_complex else set())
+    foreign = tensor_dtypes(node) - rule.dtypes
     if foreign:
         return f"the dtype {sorted(map(str, foreign))[0]}"
     return rule.claims(node)

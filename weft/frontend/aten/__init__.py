@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from . import lookups, losses, pointwise, randoms, reductions, shapes
+from . import casts, lookups, losses, pointwise, randoms, reductions, shapes
 from .rules import RULES, Declined, Rule
 
 
@@ -41,4 +41,4 @@ def lookup(target: Any) -> Rule | None:
     return own_rule(target)
 
 
-__all__ = ["RULES", "Declined", "Rule", "lookup", "lookups", "losses", "pointwise", "randoms", "reductions", "shapes"]
+__all__ = ["RULES", "Declined", "Rule", "casts", "lookup", "lookups", "losses", "pointwise", "randoms", "reductions", "shapes"]

@@ -210,29 +210,6 @@ def masked_fill(t: Translation, x: Operand, mask: Operand, value: Operand) -> Op
     return t.ops.where(mask, filled, t.to(x, dtype))
 
 
-# ---------------------------------------------------------------- casts
-def _is_real(node: torch.fx.Node) -> str:
-    source: Any = node.args[0]
-    return "a complex tensor" if source.meta["val"].is_complex() else ""
-
-
-def _real_on_the_device(node: torch.fx.Node) -> str:
-    wanted, value = node.kwargs.get("device"), node.args[0].meta["val"]  # type: ignore[union-attr]
-    if _is_real(node):
-        return _is_real(node)
-    return "" if wanted is None or torch.device(wanted).type == value.device.type else "a copy between devices"  # type: ignore[arg-type]
-
-
-@rule(aten._to_copy.default, claims=_real_on_the_device, makes_complex=True)
-def to_copy(t: Translation, x: Operand, dtype: torch.dtype | None = None, **_: Any) -> Operand:
-    return t.ops.set(x) if dtype is None else t.to(x, dtype)
-
-
-@rule(prims.convert_element_type.default, claims=_is_real, makes_complex=True)
-def convert_element_type(t: Translation, x: Operand, dtype: torch.dtype) -> Operand:
-    return t.to(x, dtype)
-
-
 # ---------------------------------------------------------------- activations and their gradients
 @rule(aten.gelu.default)
 def gelu(t: Translation, x: Operand, approximate: str = "none") -> Operand:

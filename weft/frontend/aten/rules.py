@@ -31,25 +31,32 @@ class Declined(Exception):
 @dataclass(frozen=True)
 class Rule:
     """make(t, *args, **kwargs): the definition's value, or a tuple of them. is_cheap: a view or a factory, which costs nothing and is copied into every region
-    that reads it. claims(node): why a node is not translated, or "". makes_complex: its result may be complex."""
+    that reads it. claims(node): why a node is not translated, or "". makes_complex: its result may be complex. takes_narrow: its tensors may be of
+    NARROW_DTYPES."""
 
     make: Callable[..., Any]
     is_cheap: bool
     claims: Callable[[torch.fx.Node], str]
     makes_complex: bool = False
+    takes_narrow: bool = False
+
+    @property
+    def dtypes(self) -> frozenset[torch.dtype]:
+        """The types that the tensors of a node may have."""
+        return SUPPORTED_DTYPES | (COMPLEX_DTYPES if self.makes_complex else set()) | (NARROW_DTYPES if self.takes_narrow else set())
 
 
 RULES: dict[Any, Rule] = {}
 
 
 def rule(
-    *targets: Any, cheap: bool = False, claims: Callable[[torch.fx.Node], str] = lambda node: "", makes_complex: bool = False
+    *targets: Any, cheap: bool = False, claims: Callable[[torch.fx.Node], str] = lambda node: "", makes_complex: bool = False, takes_narrow: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
     """Register a function as the rule of aten overloads. A string: the name of an op that torch defines on first use."""
 
     def register(make: Callable[..., Any]) -> Callable[..., Any]:
         for target in targets:
-            RULES[target] = Rule(make, cheap, claims, makes_complex)
+            RULES[target] = Rule(make, cheap, claims, makes_complex, takes_narrow)
         return make
 
     return register
@@ -58,6 +65,8 @@ def rule(
 SUPPORTED_DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool})
 COMPLEX_DTYPES = frozenset({torch.complex64, torch.complex128})
 """Complex types. torch computes with them, because they are mostly needed by its Fourier transforms."""
+NARROW_DTYPES = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
+"""Types that torch converts, copies and multiplies as matrices, and computes nothing else with."""
 
 
 class Translation:
@@ -205,4 +214,6 @@ def tensor_dtypes(node: torch.fx.Node) -> set[torch.dtype]:
     return found
 
 
-__all__ = ["COMPLEX_DTYPES", "RULES", "SUPPORTED_DTYPES", "Declined", "Kind", "Rule", "Translation", "hint", "meta_of", "rule", "tensor_dtypes"]
+__all__ = [
+    "COMPLEX_DTYPES", "NARROW_DTYPES", "RULES", "SUPPORTED_DTYPES", "Declined", "Kind", "Rule", "Translation", "hint", "meta_of", "rule", "tensor_dtypes",
+]  # fmt: skip

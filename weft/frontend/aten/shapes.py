@@ -16,7 +16,7 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 
 # ---------------------------------------------------------------- views
-@rule(aten.unsqueeze.default, cheap=True)
+@rule(aten.unsqueeze.default, cheap=True, takes_narrow=True)
 def unsqueeze(t: Translation, x: Operand, dim: int) -> Operand:
     """An axis of size 1; a number becomes a tensor."""
     if not isinstance(x, TensorView):
@@ -31,19 +31,19 @@ def _filled(t: Translation, number: Operand) -> Operand:
     return t.ops.full(t.extents(value.shape), t.constant(number, value.dtype) if isinstance(number, (bool, int, float)) else number, dtype=t.dtype(value.dtype))
 
 
-@rule(aten.squeeze.dim, aten.squeeze.dims, cheap=True)
+@rule(aten.squeeze.dim, aten.squeeze.dims, cheap=True, takes_narrow=True)
 def squeeze(t: Translation, x: Operand, dims: Any) -> Operand:
     sizes = t.node.args[0].meta["val"].shape  # type: ignore[union-attr]
     drop = [d for d in t.dims(x, dims) if d < len(sizes) and sizes[d] == 1] if dims != [] else []
     return t.ops.squeeze(x, dims=drop) if drop else x
 
 
-@rule(aten.squeeze.default, cheap=True)
+@rule(aten.squeeze.default, cheap=True, takes_narrow=True)
 def squeeze_all(t: Translation, x: Operand) -> Operand:
     return squeeze(t, x, list(range(t.rank(x))))
 
 
-@rule(aten.expand.default, cheap=True)
+@rule(aten.expand.default, cheap=True, takes_narrow=True)
 def expand(t: Translation, x: Operand, sizes: Any, **_: Any) -> Operand:
     """Axes of size 1 get a size; new axes come first."""
     if not isinstance(x, TensorView):
@@ -54,13 +54,13 @@ def expand(t: Translation, x: Operand, sizes: Any, **_: Any) -> Operand:
     return t.ops.broadcast_in_dim(x, shape=shape, broadcast_dims=list(range(lead, rank)))
 
 
-@rule(aten.permute.default, cheap=True)
+@rule(aten.permute.default, cheap=True, takes_narrow=True)
 def permute(t: Translation, x: Operand, dims: Any) -> Operand:
     t.is_reordered = True
     return t.ops.permute(x, dims=list(dims))
 
 
-@rule(aten.transpose.int, cheap=True)
+@rule(aten.transpose.int, cheap=True, takes_narrow=True)
 def transpose(t: Translation, x: Operand, a: int, b: int) -> Operand:
     """Exchange two axes."""
     order = list(range(t.rank(x)))
@@ -70,18 +70,18 @@ def transpose(t: Translation, x: Operand, a: int, b: int) -> Operand:
     return t.ops.permute(x, dims=order) if len(order) > 1 else x
 
 
-@rule(aten.t.default, cheap=True)
+@rule(aten.t.default, cheap=True, takes_narrow=True)
 def t_(t: Translation, x: Operand) -> Operand:
     t.is_reordered = True
     return t.ops.permute(x, dims=[1, 0]) if t.rank(x) == 2 else x
 
 
-@rule(aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.clone.default, cheap=True)
+@rule(aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.clone.default, cheap=True, takes_narrow=True)
 def identity(t: Translation, x: Operand, **_: Any) -> Operand:
     return x
 
 
-@rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default, cheap=True)
+@rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default, cheap=True, takes_narrow=True)
 def view(t: Translation, x: Operand, sizes: Any) -> Operand:
     if not isinstance(x, TensorView):
         return _filled(t, x) if t.node.meta["val"].dim() else x
@@ -121,7 +121,7 @@ def _range(node: torch.fx.Node, dim: int, place: int) -> tuple[Any, Any, Any]:
     return _bound(meta_of(start), size, 0), _bound(meta_of(end), size, size), step
 
 
-@rule(aten.slice.Tensor, cheap=True)
+@rule(aten.slice.Tensor, cheap=True, takes_narrow=True)
 def slice_(t: Translation, x: Operand, dim: int = 0, *_: Any) -> Operand:
     """Steps above 1: a range whose length is a multiple of the step, reshaped into two axes, of which one position of the second is selected: of the whole axis
     where that is such a range, so that an input stays a view. A lookup if sizes are symbolic."""
@@ -142,7 +142,7 @@ def slice_(t: Translation, x: Operand, dim: int = 0, *_: Any) -> Operand:
     return t.ops.squeeze(cut(t, folded, dim + 1, place, place + 1), dims=[dim + 1])
 
 
-@rule(aten.select.int, cheap=True, claims=lambda node: "" if node.meta["val"].dim() else "a result without axes")
+@rule(aten.select.int, cheap=True, takes_narrow=True, claims=lambda node: "" if node.meta["val"].dim() else "a result without axes")
 def select(t: Translation, x: Operand, dim: int, index: Any) -> Operand:
     """One position along an axis, which is removed."""
     dim %= t.rank(x)
@@ -151,7 +151,7 @@ def select(t: Translation, x: Operand, dim: int, index: Any) -> Operand:
     return t.ops.squeeze(cut(t, x, dim, index, index + 1), dims=[dim])
 
 
-@rule(aten.split_with_sizes.default, aten.split.Tensor, aten.unbind.int, cheap=True)
+@rule(aten.split_with_sizes.default, aten.split.Tensor, aten.unbind.int, cheap=True, takes_narrow=True)
 def split(t: Translation, x: Operand, size: Any = 0, dim: int = 0) -> Operand:
     """Parts along an axis; for unbind, of one position each."""
     parts = t.node.meta["val"]
@@ -168,7 +168,7 @@ def split(t: Translation, x: Operand, size: Any = 0, dim: int = 0) -> Operand:
 
 
 # ---------------------------------------------------------------- what moves data
-@rule(aten.cat.default)
+@rule(aten.cat.default, takes_narrow=True)
 def cat(t: Translation, tensors: list[Operand], dim: int = 0) -> Operand:
     """An axis that is expanded in all parts becomes a real one, as in torch's result."""
     dtype, dim = t.result_dtype, dim % t.rank(tensors[0])
