@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from ..analysis.op_cost import cost_of
 from ..dtypes import StateType
@@ -90,27 +90,47 @@ def _neighbours(graph: Graph, group: Group) -> list[Group]:
 
 # ---------------------------------------------------------------- computing again
 def repeat_short_chains(graph: Graph) -> bool:
-    """Let readers recompute a tensor from the inputs of its chain of pointwise expressions, if that moves fewer bytes than storing it. True if any does."""
+    """Let readers recompute a tensor from the inputs of its chain of pointwise expressions, if that moves fewer bytes than storing it. True if any does.
+
+    A chain begins at the inputs of the group, or nearer, at what all readers read anyway. What a reader reads for one chain counts for the next: tensors that
+    it still reads from memory are asked about again.
+    """
     is_changed = False
-    for group in graph.alive():
-        for tensor in sorted(group.produced, key=lambda t: t.name):
-            readers = graph.readers.get(tensor, set())
-            if tensor in graph.outputs or not readers or any(tensor in g.barred or g.is_single or g is group for g in readers):
-                continue
-            chain = _chain(graph, group, tensor)
-            if chain is None:
-                continue
-            exprs, leaves = chain
-            more = sum(graph.bytes(leaf) for reader in readers for leaf in leaves if leaf not in reader.reads)
-            saved = graph.bytes(tensor) * (1 + len(readers)) - more
-            if saved > 0 and _is_worth(graph, tensor, exprs, saved / len(readers)) and all(_fits(graph, g, tensor, leaves) for g in readers):
-                _repeat(graph, tensor, exprs, leaves, group)
+    pending = dict.fromkeys(t for group in graph.alive() for t in sorted(group.produced, key=lambda t: t.name))
+    while pending:
+        tensor = next(iter(pending))
+        del pending[tensor]
+        group, readers = graph.writer[tensor], set(graph.readers.get(tensor, ()))
+        if tensor in graph.outputs or not readers or any(tensor in g.barred or g.is_single or g is group for g in readers):
+            continue
+        if not group.is_alive or tensor not in group.produced:
+            continue
+        read = set.intersection(*(reader.reads for reader in readers)) - {tensor}
+        for ends in ([read & group.produced] if read & group.produced else []) + [set[TensorView]()]:
+            if _repeat_from(graph, group, tensor, readers, ends):
+                pending.update((t, None) for t in sorted(group.produced, key=lambda t: t.name) if not readers.isdisjoint(graph.readers.get(t, ())))
                 is_changed = True
+                break
     return is_changed
 
 
-def _chain(graph: Graph, group: Group, tensor: TensorView) -> tuple[list[Expr], set[TensorView]] | None:
-    """Return the pointwise expressions that compute `tensor` within a group, and their inputs; None if the chain is too long or has other expressions."""
+def _repeat_from(graph: Graph, group: Group, tensor: TensorView, readers: Set[Group], ends: Set[TensorView]) -> bool:
+    """Repeat the chain that computes `tensor` from `ends` and the inputs of its group, if that pays; tell whether it does."""
+    chain = _chain(graph, group, tensor, ends)
+    if chain is None:
+        return False
+    exprs, leaves = chain
+    more = sum(graph.bytes(leaf) for reader in readers for leaf in leaves if leaf not in reader.reads)
+    saved = graph.bytes(tensor) * (1 + len(readers)) - more
+    if saved <= 0 or not _is_worth(graph, tensor, exprs, saved / len(readers)) or not all(_fits(graph, g, tensor, leaves) for g in readers):
+        return False
+    _repeat(graph, tensor, exprs, leaves, group)
+    return True
+
+
+def _chain(graph: Graph, group: Group, tensor: TensorView, ends: Set[TensorView]) -> tuple[list[Expr], set[TensorView]] | None:
+    """Return the pointwise expressions that compute `tensor` within a group, and what they read: inputs of the group and `ends`; None if the chain is too long
+    or has other expressions."""
     own = set(map(id, (*group.anchors, *group.repeated)))
     found: dict[int, Expr] = {}
     leaves: set[TensorView] = set()
@@ -118,7 +138,7 @@ def _chain(graph: Graph, group: Group, tensor: TensorView) -> tuple[list[Expr], 
     while stack:
         current = stack.pop()
         definition = current.definition()
-        if definition is None or id(definition) not in own:
+        if definition is None or current in ends or id(definition) not in own:
             leaves.add(current)
             continue
         if id(definition) in found:
