@@ -140,6 +140,12 @@ def _text(value: object) -> str:
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value).strip()
 
 
+def _folder(value: object) -> str:
+    if not _text(value):
+        raise ValueError("a folder; cache=off keeps nothing on disk")
+    return _text(value)
+
+
 def _count(value: object) -> int:
     try:
         number = int(str(value).strip())
@@ -207,7 +213,7 @@ class Options:
     )
     dump_dir: str = _setting(_text, "", "folder for dumps and files of a failed compilation; empty: dumps are printed, files go to a temporary folder")
     cache: bool = _setting(_switch, True, "keep compiled kernels on disk")
-    cache_dir: str = _setting(_text, "~/.cache/weft", "folder of the disk cache")
+    cache_dir: str = _setting(_folder, "~/.cache/weft", "folder of the disk cache")
     require_cached: bool = _setting(
         _switch, False, "raise an error for a kernel that is not in the disk cache, instead of compiling it: for servers that start from weft.precompile"
     )

@@ -77,6 +77,8 @@ def test_a_value_that_is_not_allowed_names_the_allowed_ones() -> None:
         current(dump="cuda,ptxx")
     with pytest.raises(InvalidOptionValue, match="0 or more"):
         current(cache_limit_mib=-1)
+    with pytest.raises(InvalidOptionValue, match="cache=off keeps nothing"):
+        current(cache_dir="")
 
 
 def test_a_failing_block_leaves_the_settings_as_they_were() -> None:
