@@ -31,6 +31,9 @@ from .reduction_shape import ReductionShape
 MOST_TIMES = 8
 """Projection is given up if ops would run more often than this on average: of 100 normalizations in a row the last would recompute all others."""
 
+NO_INPUT = "no input has the kept axes"
+"""Obstacle to projection: along the reduced axes, kept tensors depend on nothing in memory, but on positions and numbers only."""
+
 _Kept = tuple[TensorView, int, int]
 """A tensor, and the first and the last pass that it is kept for."""
 
@@ -210,7 +213,7 @@ def _project(
     if cost.has_rng:
         obstacle = "a kept tensor depends on random numbers"
     elif found and not inputs:
-        obstacle = "no input has the kept axes"
+        obstacle = NO_INPUT
     elif (lacking := _lacking(found, inputs, axes, reduced)) is not None:
         obstacle = f"no input has an axis of {lacking}, which is expanded"
     return (None if obstacle else kept(inputs)), obstacle, cost

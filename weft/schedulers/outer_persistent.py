@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..analysis.loop_axes import Obstacle
+from ..analysis.persistent import NO_INPUT
 from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..arch import CP_ASYNC_BYTES, Arch
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType, SchedulerType
@@ -100,6 +101,8 @@ class OuterPersistent(Scheduler):
             return Decline(str(found))
         if found.shape.is_inner:
             return Decline("the innermost axis is reduced, which is the case of inner_persistent")
+        if found.buffers.projection_obstacle == NO_INPUT:  # nothing has to be kept or read: each pass computes such tensors again
+            found.buffers = replace(found.buffers, projected=(), projection_obstacle="")
         if found.buffers.projected is None:
             return Decline(f"columns would have to be read again, but {found.buffers.projection_obstacle}")
         found.folded_passes = folded_passes(fusion, found, is_online=False)

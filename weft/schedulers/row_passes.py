@@ -192,7 +192,7 @@ def _joined_outputs(fusion: Fusion, reference: TensorView) -> set[tuple[int, int
 
 def separate_reads(passes: Passes) -> list[TensorView]:
     """Give each pass its own reads of the row; return the register caches and results of the later reads."""
-    kept = passes.separate(is_joined=False)
+    kept = passes.separate()
     return [copy for tensor in lookups_first([*kept, *passes.operands(kept)]) for copy in read_again(tensor, passes)]
 
 
