@@ -83,6 +83,48 @@ def test_a_number_added_to_all_is_counted(is_first: bool) -> None:
     assert schedulers == ["pointwise"]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("has_beside", [True, False])
+def test_factors_of_rows_multiply_the_one_element(dtype: torch.dtype, has_beside: bool) -> None:
+    """As torch writes the gradient of a loss: a tensor of zeros instead of the number, its type widened, times the rows' weights, times a number."""
+    rows, weights, index = torch.randn(11).to(dtype), torch.randn(11), torch.tensor([0, 5, -1, 6, 7, 3, 2, 1, 100, 4, 0])
+    with FusionDefinition() as fd:
+        r, w, i = declared(fd, rows), declared(fd, weights), declared(fd, index)
+        spread, factor = (fd.ops.broadcast_in_dim(t, [11, 7], [0]) for t in (r, w))
+        zeros = fd.ops.full([11, 7], fd.define_scalar(0.0, dtype=TYPES[dtype]), TYPES[dtype])
+        chosen = fd.ops.cast(fd.ops.where(is_at(fd, i, spread, 1, 7), spread, fd.ops.set(zeros)), DataType.Float)
+        term = fd.ops.mul(fd.define_scalar(0.7), fd.ops.mul(fd.ops.set(chosen), factor))
+        fd.add_output(fd.ops.sum(fd.ops.add(term, factor) if has_beside else term, [1]))
+    out, schedulers = run(fd, [rows, weights, index])
+    wanted = 0.7 * weights.double() * torch.where((index >= 0) & (index < 7), rows, 0.0) + 7 * weights.double() * has_beside
+    torch.testing.assert_close(out.double(), wanted, rtol=1e-6, atol=1e-6)
+    assert schedulers == ["pointwise"]
+
+
+def test_a_number_is_rounded_to_the_narrow_type_that_the_definition_has() -> None:
+    index = torch.tensor([0, 5, -1])
+    with FusionDefinition() as fd:
+        i = declared(fd, index)
+        like = fd.ops.broadcast_in_dim(i, [3, 7], [0])
+        tenth, zero = (fd.define_scalar(v, dtype=DataType.BFloat16) for v in (0.1, 0.0))
+        chosen = fd.ops.cast(fd.ops.where(is_at(fd, i, like, 1, 7), tenth, zero), DataType.BFloat16)
+        fd.add_output(fd.ops.sum(fd.ops.cast(chosen, DataType.Float), [1]))
+    out, _ = run(fd, [index])
+    assert torch.equal(out, torch.tensor([0.1, 0.1, 0.0]).bfloat16().float())
+
+
+def test_a_factor_that_varies_along_the_row_stays_in_the_sum() -> None:
+    rows, columns, index = torch.randn(11), torch.randn(7), torch.randint(0, 7, (11,))
+    with FusionDefinition() as fd:
+        r, c, i = declared(fd, rows), declared(fd, columns), declared(fd, index)
+        spread = fd.ops.broadcast_in_dim(r, [11, 7], [0])
+        chosen = fd.ops.where(is_at(fd, i, spread, 1, 7), spread, fd.define_scalar(0.0))
+        fd.add_output(fd.ops.sum(fd.ops.mul(chosen, fd.ops.broadcast_in_dim(c, [11, 7], [1])), [1]))
+    out, schedulers = run(fd, [rows, columns, index])
+    torch.testing.assert_close(out, rows * columns[index])
+    assert schedulers == ["reduction"]
+
+
 @pytest.mark.parametrize("columns", [1, 7, 501, 4096])
 def test_a_loss_without_a_gather_reads_its_rows_once(columns: int) -> None:
     """Also where there are copies between the ops, as frontends write them. Rows of one element are not reduced at all."""

@@ -57,9 +57,9 @@ class Passes:
             return self.first.get(use.inputs[0].name, 0)
         return self.first.get(use.outputs[0].name, 0)
 
-    def separate(self, *, is_joined: bool = True) -> list[TensorView]:
-        """Make later passes recompute what is not kept; return what is kept between passes (caches of inputs, or computed tensors). is_joined: the loops of
-        recomputed tensors stay those of the first pass, even if they read only positions and constants.
+    def separate(self) -> list[TensorView]:
+        """Make later passes recompute what is not kept; return what is kept between passes (caches of inputs, or computed tensors). The loops of recomputed
+        tensors stay those of the first pass, even if they read only positions and constants.
         """
         template = self.template
         self._separate_outer_runs()
@@ -80,8 +80,7 @@ class Passes:
                     self.first[clone.name] = at
                     for made in memo.values():
                         self.first.setdefault(made.name, at)
-        if is_joined:
-            self._join_again()
+        self._join_again()
         return kept
 
     def _join_again(self) -> None:
