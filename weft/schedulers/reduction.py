@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..analysis.loop_axes import Obstacle
-from ..arch import Arch
+from ..arch import LINE_BYTES, Arch
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, ReductionOp, TensorView
@@ -120,10 +120,11 @@ def with_kept_inputs(params: ReductionParams, analysis: ReductionAnalysis, facts
 
 def why_results_meet_elsewhere(facts: ReductionFacts, arch: Arch) -> Decline | None:
     """Return why what is computed from several results is better left to another kernel: only then can blocks share the few long rows of this one."""
-    if not facts.results_meet or facts.iteration_elems >= arch.sm_count:
+    in_a_block = 1 if facts.is_inner else 8 * LINE_BYTES // facts.max_dtype_bits
+    if not facts.results_meet or facts.iteration_elems >= arch.sm_count * in_a_block:
         return None
     together, apart = (choose_with_trace(made, arch)[1].candidates[0].time_ns for made in (facts, replace(facts, results_meet=False)))
-    return why_several(together, apart + start_ns(arch), f"{facts.iteration_elems} long rows, of which {facts.reductions} results meet")
+    return why_several(together, apart + start_ns(arch), f"{facts.iteration_elems} long rows or columns, of which {facts.reductions} results meet")
 
 
 def read_on_both_sides(template: Template) -> list[TensorView]:
