@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ir.values import LoadStoreOp, Val
+from ..ir.values import Expr, LoadStoreOp, TensorView, Val
 
 
 def copied_value(value: Val) -> Val:
@@ -14,4 +14,11 @@ def copied_value(value: Val) -> Val:
     return value
 
 
-__all__ = ["copied_value"]
+def only_reader(tensor: TensorView, reader: Expr) -> bool:
+    """Tell whether nothing but `reader` needs a tensor: it is no output, and other expressions that read it, such as the copy that a reshape leaves behind, are
+    read by nothing."""
+    needed = [use for use in tensor.uses() if any(isinstance(out, TensorView) and (out.is_fusion_output or out.uses()) for out in use.outputs)]
+    return not tensor.is_fusion_output and needed == [reader]
+
+
+__all__ = ["copied_value", "only_reader"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..analysis.axes import AxisMaps, axis_maps
+from ..analysis.plain_copies import only_reader
 from ..dtypes import DataType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
@@ -54,7 +55,7 @@ def join_sums(fusion: Fusion) -> None:
 def _term(value: Val, reader: Expr, sign: int) -> Term | None:
     """Return the sum that a value is, or is the negative of, if nobody else reads it."""
     made: list[Expr] = []
-    while isinstance(value, TensorView) and not value.is_fusion_output and value.uses() == [reader]:
+    while isinstance(value, TensorView) and only_reader(value, reader):
         above = value.definition()
         if isinstance(above, ReductionOp):
             is_plain = above.attributes["kind"] == "sum" and len(above.inputs) == 1 and not value.has_root() and value.dtype() in WIDE

@@ -23,6 +23,7 @@ from .atoms import Atoms
 from .concretize import concretize, has_views, is_open
 from .factored_sums import share_factored_sums
 from .few_largest import fold_few_largest
+from .folded_twice import fold_at_once
 from .joined_sums import join_sums
 from .lookups import move_lookups_up
 from .padded_folds import fold_before_padding
@@ -46,7 +47,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     Before: axes may be open; slices, pads, cats, reshapes as the user wrote them. After: inputs, outputs and names of tensors are the same; every axis
     is decided; a tensor with factored axes has `TensorDomain.user`; reshapes remain only if their sizes do not factor; no CatOp remains; lookups read tensors
     in memory, where that is profitable; topks of a few values are reductions, sums that pick one element are lookups; scatters are writes into a copy;
-    sums that differ only in factors of their results are one sum, as are sums whose results are added.
+    sums that differ only in factors of their results are one sum, as are sums whose results are added; a reduction of a reduction is one.
     Errors: those of `concretize`.
     """
     questions = questions or Questions()
@@ -55,6 +56,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
         fold_few_largest(fusion, questions)
         scatter_in_kernels(fusion, questions)
         look_up_what_sums_pick(fusion)
+        fold_at_once(fusion)
         share_factored_sums(fusion)
         join_sums(fusion)
         move_lookups_up(fusion)
@@ -71,6 +73,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     fold_squeezes(fusion)
     scatter_in_kernels(fusion, questions)
     look_up_what_sums_pick(fusion)
+    fold_at_once(fusion)
     share_factored_sums(fusion)
     join_sums(fusion)
     move_lookups_up(fusion)

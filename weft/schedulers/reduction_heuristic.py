@@ -42,6 +42,8 @@ RUN_THREADS = (32, 64, 128, 256)
 OUTER_THREADS_X = (1, 2, 4, 8, 16, 32, 64, 128)
 LEAST_WIDTH = 8
 """Vectors of a row that a block of columns reads, at least, if rows are that long."""
+FEW_ELEMS = 32
+"""Columns of at most so many elements may be reduced by one thread each."""
 MOST_CLUSTER = 2
 NEAR_CHEAP = 0.05
 """Predictions this close count as equal for rows with little arithmetic, which wait for memory; memory then hides more of the rest than the model says. For
@@ -303,7 +305,9 @@ class Candidates:
             if bdimx not in whole and (bdimx > 1 and bdimx // 2 >= row or bdimx < LEAST_WIDTH and row >= 2 * LEAST_WIDTH):
                 continue
             columns = ceil_div(row, bdimx)
-            heights = (previous_power_of_two(n // bdimx) for n in BLOCK_THREADS[1:])
+            heights = [previous_power_of_two(n // bdimx) for n in BLOCK_THREADS[1:]]
+            if facts.reduction_elems <= FEW_ELEMS and bdimx >= arch.warp_threads:
+                heights.append(1)  # a thread reduces its columns alone: nothing to fold in the block
             for bdimy in dict.fromkeys(self.fitting(bdimx, max(1, min(height, next_power_of_two(facts.reduction_elems)))) for height in heights):
                 if bdimx in whole and bdimy < arch.warp_threads:  # blocks of whole warps
                     continue
