@@ -53,9 +53,10 @@ def test_rows_and_columns(shape: tuple[int, int]) -> None:
     assert len(fd.fec.kernel_runtimes) >= 2 or shape == (40, 1)  # rows of one element are not reduced
 
 
-def test_a_sum_of_sums_is_two_kernels() -> None:
+def test_a_sum_of_squared_sums_is_two_kernels() -> None:
     def build(fd: FusionDefinition) -> None:
-        fd.add_output(fd.ops.sum(fd.ops.sum(matrix(fd), [0]), [0]))
+        of_columns = fd.ops.sum(matrix(fd), [0])
+        fd.add_output(fd.ops.sum(fd.ops.mul(of_columns, of_columns), [0]))
 
     fd = define(build)
     check(fd, torch.randn(20, 30))

@@ -17,7 +17,7 @@ from ..compiler import WITHOUT_KERNEL
 from ..expr import Number, Sym, evaluate_int
 from ..ir.block_ops import BlockSampleOp, loop_sources
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import ScatterStoreOp
+from ..ir.graph_ops import ScanOp, ScatterStoreOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
 )  # fmt: skip
@@ -29,6 +29,11 @@ MOST_TENSORS = 100
 
 def _bits_of(axes: int) -> list[int]:
     return [1 << n for n in range(axes.bit_length()) if axes >> n & 1]
+
+
+def is_alone(expr: Expr) -> bool:
+    """True for expressions that are a step by themselves: no kernel computes them."""
+    return isinstance(expr, WITHOUT_KERNEL) and not isinstance(expr, ScanOp)
 
 
 def is_barrier(expr: Expr) -> bool:
@@ -92,9 +97,9 @@ class Group:
     reads: tensors from outside. barred: those of them that must be read from memory (sources of lookups, results of barriers, one element per block). produced:
     results of the anchors that are needed outside. folds: (axes, reduced axes) of its reductions, as bit sets. is_single: it must be a kernel by itself.
     folded: the reductions of the definition in it, as a bit set; spread: those whose results are broadcast over the reduced axes again in it. scatters: it
-    writes at positions that an index gives. repeated: expressions of other groups that this one recomputes. links: axis (a bit) -> sets of tensors that share a
-    loop over it within the group, and whether a reduction of the group has that loop. parts: the groups of equal loops that were joined (`alike.py`). fold: one
-    of its reductions. tied: tensors whose loops are tied (`analysis.axes.TIE`).
+    writes at positions that an index gives. scans: it has a running fold. repeated: expressions of other groups that this one recomputes. links: axis (a
+    bit) -> sets of tensors that share a loop over it within the group, and whether a reduction of the group has that loop. parts: the groups of equal loops
+    that were joined (`alike.py`). fold: one of its reductions. tied: tensors whose loops are tied (`analysis.axes.TIE`).
     """
 
     anchors: list[Expr]
@@ -108,6 +113,7 @@ class Group:
     spread: int = 0
     is_single: bool = False
     scatters: bool = False
+    scans: bool = False
     repeated: list[Expr] = field(default_factory=list)
     links: "Links" = field(default_factory=list)
     parts: list[Alike] = field(default_factory=list)
@@ -131,7 +137,7 @@ class Graph:
         self._axes: dict[TensorView, int] = {}
         self._bytes: dict[TensorView, float] = {}
         self._memo: dict[Sym, Number] = {}
-        stored = {t for e in self.exprs if isinstance(e, WITHOUT_KERNEL) for t in e.tensor_inputs}
+        stored = {t for e in self.exprs if is_alone(e) for t in e.tensor_inputs}
         stored |= {t for e in self.exprs for t in e.read_whole}
         self.is_anchor = {id(e): not (repeats and is_free(e)) or any(t in self.outputs or t in stored for t in e.tensor_outputs) for e in self.exprs}
         self.writer: dict[TensorView, Group] = {}
@@ -161,8 +167,8 @@ class Graph:
         place = self.place[id(expr)]
         barred = {t for t in reads if (d := t.definition()) is not None and (is_barrier(d) or isinstance(d, BlockSampleOp))}
         barred.update(expr.read_whole)
-        group = Group([expr], place, place, reads, barred, set(expr.tensor_outputs), is_single=isinstance(expr, WITHOUT_KERNEL))
-        group.scatters = isinstance(expr, ScatterStoreOp)
+        group = Group([expr], place, place, reads, barred, set(expr.tensor_outputs), is_single=is_alone(expr))
+        group.scatters, group.scans = isinstance(expr, ScatterStoreOp), isinstance(expr, ScanOp)
         group.spread = self._spread(expr, reads)
         is_fold = isinstance(expr, (ReductionOp, WelfordOp))
         every, reduced = self._fold(expr) if is_fold else (0, 0)
@@ -286,6 +292,8 @@ class Graph:
             return None if any(self.axes(t) == needed for t in writes) else "no output has every axis of all inputs and outputs"
         if a.scatters or b.scatters:
             return "a kernel that scatters cannot also reduce"
+        if a.scans or b.scans:
+            return "a kernel of running folds cannot also reduce"
         if len({every for every, _ in folds}) > 1:
             return "their reductions do not run over the same axes"
         if needed & ~next(iter(folds))[0]:
@@ -340,8 +348,8 @@ class Graph:
         return self.bit(axes[-1]) if axes else -1
 
     def is_doubtful(self, a: Group, b: Group) -> bool:
-        """True for a pair that not every scheduler takes (reductions of rows and of columns), so the schedulers must be asked."""
-        return len({reduced for _, reduced in a.folds | b.folds}) > 1
+        """True for a pair that not every scheduler takes (reductions of rows and of columns, running folds), so the schedulers must be asked."""
+        return a.scans or b.scans or len({reduced for _, reduced in a.folds | b.folds}) > 1
 
     def kind(self, a: Group, b: Group) -> object:
         """Return the class of a pair for which schedulers give the same answer: its reductions, broadcasts and ops, and its size rounded to a power of two."""
@@ -372,6 +380,7 @@ class Graph:
         a.folded |= b.folded
         a.spread |= b.spread
         a.scatters |= b.scatters
+        a.scans |= b.scans
         for tensor in a.reads & a.produced:
             a.reads.discard(tensor)
             self.readers[tensor].discard(a)

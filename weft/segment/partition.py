@@ -13,17 +13,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 
 from ..analysis.connected import components
-from ..compiler import WITHOUT_KERNEL, NoScheduler, is_taken_at_some_sizes
+from ..compiler import NoScheduler, is_taken_at_some_sizes
 from ..errors import require
 from ..expr import Number, Sym
 from ..graph.nested_sums import in_two_steps
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import ReshapeOp, ScanOp, WrittenOp
+from ..ir.graph_ops import ReshapeOp, WrittenOp
 from ..ir.values import Expr, ReductionOp, TensorView, Val, WelfordOp
 from ..ops.torch_ops import entry_of
 from .alike import join_alike, join_small_sums, tie
 from .extract import boundary, extract
-from .groups import Graph, Group, is_barrier
+from .groups import Graph, Group, is_alone, is_barrier
 from .plan import KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_inputs
 from .search import join_states, repeat_short_chains, search
 
@@ -83,7 +83,7 @@ def _make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: s
 
     for outputs in _connected_outputs(fusion):
         exprs = [e for e in fusion.exprs(outputs) if isinstance(e.outputs[0], TensorView)]
-        is_small = len(exprs) <= SMALL and not any(isinstance(e, WITHOUT_KERNEL) and not isinstance(e, ScanOp) or is_barrier(e) for e in exprs)
+        is_small = len(exprs) <= SMALL and not any(is_alone(e) or is_barrier(e) for e in exprs)
         whole = kernel_step(fusion, exprs, outputs) if is_small and order == "best" else None
         if whole is not None and asked(whole.fusion) is None:
             steps.append(whole)
