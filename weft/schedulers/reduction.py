@@ -31,6 +31,7 @@ from .rows import (
     Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, names_in_vectors, phase_of_rows, positions, split_axis, whole_warps,
 )  # fmt: skip
 from .several_kernels import start_ns, why_several
+from .short_rows import choose_short, schedule_short
 from .limits import TIMED_OF_A_WAY
 
 """Number of candidates with rows of one phase per block for tuning."""
@@ -59,6 +60,9 @@ class Reduction(Scheduler):
         self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch
     ) -> tuple[ReductionParams | InnerOuterParams, str]:  # fmt: skip
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
+        short = choose_short(analysis, facts, sizes, alignment_bits, arch)
+        if short is not None:
+            return with_kept_inputs(short, analysis, facts, arch), f"rows of {facts.reduction_elems} elements, several for each thread: {short}"
         params, trace = choose_with_trace(facts, arch)
         for time_ns, phased in phased_candidates(facts, arch)[:1] if analysis.has_simple_columns else ():
             bytes_ns = facts.total_elems * facts.input_bits / 8 / (arch.roof_bytes_per_s * 1e-9)
@@ -73,6 +77,7 @@ class Reduction(Scheduler):
         found = [(name, with_kept_inputs(with_accesses(params, facts), analysis, facts, arch)) for name, params in candidates(facts, arch)]
         phased = phased_candidates(facts, arch)[:TIMED_OF_A_WAY] if analysis.has_simple_columns else []
         first = self.choose(analysis, sizes, alignment_bits, arch)[0]
+        found += [("short rows", first)] if isinstance(first, ReductionParams) and first.kind == "short" else []
         return sorted([*found, *(("outer, rows of one phase", params) for _, params in phased)], key=lambda made: made[1] != first)
 
     def apply(self, fusion: Fusion, analysis: ReductionAnalysis, params: ReductionParams | InnerOuterParams) -> ScheduleResult:
@@ -82,6 +87,8 @@ class Reduction(Scheduler):
         template.stream(analysis.axes, analysis.shape.order, params.kept)
         reference = template.reduction_behind(analysis.shape.reference.name)
         phase: Phase | None = None
+        if params.kind == "short":
+            return self.apply_short(template, reference, analysis, params)
         if params.kind == "outer":
             serial, loads_at = schedule_outer(
                 reference, analysis, params, grid_split=params.grid_split, unswitch=params.unswitch, is_cluster=params.is_cluster,
@@ -109,6 +116,17 @@ class Reduction(Scheduler):
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
         peel = None if phase is None else Peel(phase=phase)
         return ScheduleResult(static, params.max_registers, params.grid_split if params.is_cluster else 1, peel, access_bits=params.access_bits)
+
+
+    def apply_short(self, template: Template, reference: TensorView, analysis: ReductionAnalysis, params: ReductionParams) -> ScheduleResult:
+        """Each thread reduces its rows from the first to the last element, so no part of a reduction is left to others."""
+        serial, loads_at = schedule_short(reference, analysis, params)
+        template.propagate(reference)
+        template.bind(reference)
+        template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems)
+        template.vectorize([], params.results, stored=[t.name for t in analysis.outputs])
+        template.inline_fixed(dict.fromkeys(template.loads, loads_at), positions(reference, serial)[0])
+        return ScheduleResult(((ParallelType.block_x, params.bdimx),), params.max_registers, access_bits=params.access_bits)
 
 
 def with_kept_inputs(params: ReductionParams, analysis: ReductionAnalysis, facts: ReductionFacts, arch: Arch) -> ReductionParams:

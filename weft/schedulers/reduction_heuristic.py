@@ -61,14 +61,14 @@ MOST_NARROW_COLUMNS = 8
 class ReductionParams:
     """A schedule of a reduction; equal params (with equal structure, index type and device) mean the same kernel.
 
-    kind: "inner", "outer" or "3d". vector_elems: along the innermost loop, reduced or not. unroll: loads issued before the first is used.
+    kind: "inner", "outer", "3d", or "short" (`short_rows.py`). vector_elems: along the innermost loop, reduced or not. unroll: loads issued before the first is used.
     bdimx, bdimy, bdimz: threads, see the module. grid_split: blocks that share a row or column, 1: none.
     is_phased: vectors are aligned in memory although rows are not ("inner" only); is_tailed: rows begin aligned but end inside a vector.
     is_cluster: the grid_split blocks are a cluster ("outer" only).
     unswitch: the serial loop has one test for the bounds of all unrolled loads.
     overlaps: vectors begin at any element, and the last one of the columns repeats some of the one before ("outer" only).
     single_reads: names of inputs that are read element by element. access_bits: of the widest access to global memory. kept: names of inputs that are to stay
-    in L2, where a later kernel finds them.
+    in L2, where a later kernel finds them. results: neighbouring results of a thread ("short" only).
     """
 
     kind: str
@@ -88,6 +88,7 @@ class ReductionParams:
     access_bits: int = MAX_VECTOR_BITS
     is_tailed: bool = False
     kept: tuple[int, ...] = ()
+    results: int = 1
 
     @property
     def threads_per_block(self) -> int:
@@ -96,7 +97,7 @@ class ReductionParams:
     @property
     def rows_per_block(self) -> int:
         """Results per block: rows, or columns for an outer reduction."""
-        return self.bdimx * self.vector_elems if self.kind == "outer" else self.bdimy
+        return self.bdimx * (self.vector_elems if self.kind == "outer" else self.results) if self.kind in ("outer", "short") else self.bdimy
 
     @property
     def is_grid_reduction(self) -> bool:

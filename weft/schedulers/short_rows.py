@@ -1,0 +1,81 @@
+"""Reductions of rows of a few elements: pairs, coordinates, windows of pixels. A thread reduces neighbouring rows alone and stores their results at once.
+
+    results: [BIDx, TIDx = bdimx, results]     reduced: [serial, unroll, vector_elems]
+
+A thread for each row, or several, would have one access of a few bytes under way. Threads next to each other read rows next to each other, so whole cache lines
+are used, by several accesses of a warp one after the other. Owns which rows are short, the params, and the loops.
+Read first: `choose_short`, `schedule_short`.
+"""
+
+from __future__ import annotations
+
+from ..analysis.lookups import lookup_of
+from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
+from ..arch import Arch
+from ..ir.enums import ParallelType
+from ..ir.values import IterDomain, TensorView
+from .arithmetic import ceil_div
+from .base import Alignments, Sizes
+from .facts import ReductionAnalysis, ReductionFacts
+from .limits import FULL_BLOCK_THREADS
+from .reduction_heuristic import ReductionParams
+from .rows import arrange, arrange_axes, class_order, merge_axes_at, merge_run, split_axis
+
+MOST_LOADS = 16
+"""Loads of a thread that are under way at once, at most: all that it needs."""
+LOADS_PER_LINE = 4
+"""How many accesses of a warp may read from the same cache line, at most: L1 gives each of them the line in a clock, which is 32 bytes per clock. The copy of a
+multiprocessor's share of an H200's memory takes 18."""
+SHORT_THREADS = FULL_BLOCK_THREADS // 2
+
+
+def choose_short(analysis: ReductionAnalysis, facts: ReductionFacts, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> ReductionParams | None:
+    """Return the params for short rows, or None where a vector of the usual size lies in one row, and for what needs the loops of other templates."""
+    lanes = min(facts.vector_limit_elems, max(1, MAX_VECTOR_BITS // facts.max_dtype_bits))
+    is_short = facts.is_inner and lanes * facts.max_dtype_bits < MAX_VECTOR_BITS and 0 < facts.reduction_elems <= MOST_LOADS * lanes
+    if not is_short or analysis.row_outputs or analysis.needs_vectors or facts.single_reads or not facts.iteration_elems:
+        return None
+    of_a_run = ceil_div(facts.runs[-1][1], lanes)
+    loads = of_a_run * (facts.reduction_elems // facts.runs[-1][1])
+    if of_a_run > 2 * LOADS_PER_LINE or loads > MOST_LOADS or any(lookup_of(t) is not None for t in analysis.row_inputs):
+        return None
+    results = stored_at_once(analysis, sizes, alignment_bits)
+    most = min(LOADS_PER_LINE // of_a_run, MOST_LOADS // loads, facts.iteration_elems // (SHORT_THREADS * arch.sm_count))
+    while results > max(1, most):
+        results //= 2
+    return ReductionParams(
+        kind="short", vector_elems=lanes, unroll=loads, bdimx=SHORT_THREADS, bdimy=1, bdimz=1, grid_split=1, is_warp_only=False,
+        max_registers=arch.registers_per_thread(arch.max_threads_per_sm // 2), results=results,
+    )  # fmt: skip
+
+
+def stored_at_once(analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments) -> int:
+    """Return how many neighbouring results every output takes in one store."""
+    shape = analysis.shape
+    order = [n for n in shape.order if n not in shape.reduced]
+    run = next((len(r.classes) for r in reversed(shape.runs) if not r.is_reduction), 0)
+    limits = VectorLimits(analysis.axes, order, analysis.outputs)
+    if not run or len(limits.vectorizable) < len(analysis.outputs):
+        return 1
+    return limits.limit_elems(len(order) - run, sizes, alignment_bits)
+
+
+def schedule_short(reference: TensorView, analysis: ReductionAnalysis, params: ReductionParams) -> tuple[list[IterDomain], int]:
+    """Transform and bind a reduction of short rows; return the serial axes, and the number of axes outside of the loads."""
+    shape = analysis.shape
+    arrange(reference, class_order(reference, shape, analysis.axes))
+    run = len(shape.runs[-1].classes)
+    merge_run(reference, len(reference.get_loop_domain()) - run, run)
+    row, lanes = split_axis(reference, reference.axis(-1), params.vector_elems)
+    *others, _, _ = reference.get_loop_domain()
+    kept, reduced = ([a for a in others if a.is_reduction() is kind] for kind in (False, True))
+    arrange_axes(reference, [*kept, *reduced, row, lanes])
+    results = merge_axes_at(reference, 0, len(kept))
+    rest = merge_axes_at(reference, 1, len(reduced) + 1)
+    blocks, group = split_axis(reference, results, params.results)  # type: ignore[arg-type]
+    blocks, threads = split_axis(reference, blocks, params.bdimx)
+    rest, unrolled = split_axis(reference, rest, params.unroll)  # type: ignore[arg-type]
+    blocks.parallelize(ParallelType.grid_x)
+    threads.parallelize(ParallelType.block_x)
+    arrange_axes(reference, [blocks, rest, unrolled, threads, group, lanes])
+    return [rest, unrolled, lanes], 2
