@@ -42,7 +42,7 @@ RUN_THREADS = (32, 64, 128, 256)
 OUTER_THREADS_X = (1, 2, 4, 8, 16, 32, 64, 128)
 LEAST_WIDTH = 8
 """Vectors of a row that a block of columns reads, at least, if rows are that long."""
-FEW_ELEMS = 32
+FEW_ELEMS = 4 * UNROLLS[-1]
 """Columns of at most so many elements may be reduced by one thread each."""
 MOST_CLUSTER = 2
 NEAR_CHEAP = 0.05
@@ -61,7 +61,8 @@ MOST_NARROW_COLUMNS = 8
 class ReductionParams:
     """A schedule of a reduction; equal params (with equal structure, index type and device) mean the same kernel.
 
-    kind: "inner", "outer", "3d", or "short" (`short_rows.py`). vector_elems: along the innermost loop, reduced or not. unroll: loads issued before the first is used.
+    kind: "inner", "outer", "3d", or "short" (`short_rows.py`). vector_elems: along the innermost loop, reduced or not. unroll: loads issued before the first
+    is used.
     bdimx, bdimy, bdimz: threads, see the module. grid_split: blocks that share a row or column, 1: none.
     is_phased: vectors are aligned in memory although rows are not ("inner" only); is_tailed: rows begin aligned but end inside a vector.
     is_cluster: the grid_split blocks are a cluster ("outer" only).

@@ -17,11 +17,11 @@ from ..ir.values import IterDomain, TensorView
 from .arithmetic import ceil_div
 from .base import Alignments, Sizes
 from .facts import ReductionAnalysis, ReductionFacts
-from .limits import FULL_BLOCK_THREADS
+from .limits import FULL_BLOCK_THREADS, UNROLLS
 from .reduction_heuristic import ReductionParams
 from .rows import arrange, arrange_axes, class_order, merge_axes_at, merge_run, split_axis
 
-MOST_LOADS = 16
+MOST_LOADS = 2 * UNROLLS[-1]
 """Loads of a thread that are under way at once, at most: all that it needs."""
 LOADS_PER_LINE = 4
 """How many accesses of a warp may read from the same cache line, at most: L1 gives each of them the line in a clock, which is 32 bytes per clock. The copy of a
@@ -33,7 +33,8 @@ def choose_short(analysis: ReductionAnalysis, facts: ReductionFacts, sizes: Size
     """Return the params for short rows, or None where a vector of the usual size lies in one row, and for what needs the loops of other templates."""
     lanes = min(facts.vector_limit_elems, max(1, MAX_VECTOR_BITS // facts.max_dtype_bits))
     is_short = facts.is_inner and lanes * facts.max_dtype_bits < MAX_VECTOR_BITS and 0 < facts.reduction_elems <= MOST_LOADS * lanes
-    if not is_short or analysis.row_outputs or analysis.needs_vectors or facts.single_reads or not facts.iteration_elems:
+    has_rows = facts.iteration_elems > 0 and not all(is_reduced for is_reduced, _ in facts.runs)
+    if not is_short or not has_rows or analysis.row_outputs or analysis.needs_vectors or facts.single_reads:
         return None
     of_a_run = ceil_div(facts.runs[-1][1], lanes)
     loads = of_a_run * (facts.reduction_elems // facts.runs[-1][1])
