@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ..analysis.lookups import lookup_of
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
-from ..arch import Arch
+from ..arch import LINE_BYTES, SECTOR_BYTES, Arch
 from ..ir.enums import ParallelType
 from ..ir.values import IterDomain, TensorView
 from .arithmetic import ceil_div
@@ -23,9 +23,9 @@ from .rows import arrange, arrange_axes, class_order, merge_axes_at, merge_run, 
 
 MOST_LOADS = 2 * UNROLLS[-1]
 """Loads of a thread that are under way at once, at most: all that it needs."""
-LOADS_PER_LINE = 4
-"""How many accesses of a warp may read from the same cache line, at most: L1 gives each of them the line in a clock, which is 32 bytes per clock. The copy of a
-multiprocessor's share of an H200's memory takes 18."""
+LOADS_PER_LINE = LINE_BYTES // SECTOR_BYTES
+"""How many accesses of a warp may read from the same cache line, at most, so that each uses a sector of it: L1 gives each of them the line in a clock, and a
+copy of a multiprocessor's share of an H200's memory takes 18 bytes per clock."""
 SHORT_THREADS = FULL_BLOCK_THREADS // 2
 
 
