@@ -184,6 +184,16 @@ def test_a_comparison_may_turn_where_rounding_decides() -> None:
     assert third.bound.tolist() == [1, 1, 1, 1, 1] and tenth.bound.tolist() == [1, 0, 0, 0, 0]
 
 
+def test_a_square_of_a_difference_of_equal_products() -> None:
+    """A kernel may compute x * s - x * s by one rounding fewer than the other: the difference is that rounding, and its square is no error."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=[None, True])
+        scaled = fd.ops.mul(x, fd.ops.truediv(1.0, fd.ops.size(x, 0)))
+        first = fd.ops.index_select(scaled, fd.ops.argmax(x, -2, False), 1)
+        fd.add_output(fd.ops.smooth_l1_loss(first, scaled, "none"))
+    fd.validate([torch.randn(1, 9, generator=torch.Generator().manual_seed(3)).expand(17, 9)])
+
+
 def test_what_is_exact_has_no_bound() -> None:
     def define(fd: FusionDefinition) -> None:
         x, n = tensor(fd, 1), tensor(fd, 1, D.Int)
