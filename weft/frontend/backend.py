@@ -29,6 +29,7 @@ from .compiling import compile_graph, is_on_cpu, run_plan
 from .cuda_graphs import CudaGraphs
 from .direct_call import collected
 from .equal_nodes import merge_equal
+from .interpolation import repeat_pixels
 from .origins import name_lines
 from .record import GRAPHS, CompiledGraph
 from .regions import is_cheap
@@ -52,6 +53,7 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options:
         raise BadOption(kind="mode", name=mode, known="default, reduce-overhead")
     chosen = chosen_options({} if options is None else options)
     name_lines(gm)
+    repeat_pixels(gm)
     is_recorded = chosen.graphs or mode == "reduce-overhead"
     compiler = functools.partial(_compiler, options=chosen, graphs=CudaGraphs() if is_recorded else None)
     compiled = aot_autograd(

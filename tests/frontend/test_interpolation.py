@@ -1,0 +1,80 @@
+"""Images enlarged by whole numbers: pixels are repeated by kernels, and gradients are summed over windows. Others are torch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import weft
+from weft.frontend.backend import GRAPHS, backend
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "twice": ((2, 3, 5, 7), {"scale_factor": 2}),
+    "by each axis": ((2, 3, 5, 7), {"scale_factor": (3.0, 1.0)}),
+    "to a size": ((1, 4, 3, 8), {"size": (9, 16)}),
+    "exact": ((2, 1, 5, 4), {"scale_factor": 4, "mode": "nearest-exact"}),
+    "a line": ((2, 3, 11), {"scale_factor": 5}),
+    "a volume": ((1, 2, 3, 2, 5), {"size": (6, 4, 5)}),
+    "one pixel": ((3, 1, 1, 1), {"scale_factor": 8}),
+    "no image": ((0, 3, 4, 4), {"scale_factor": 2}),
+}
+
+
+def compiled(function: Any, **options: Any) -> Any:
+    return torch.compile(function, backend=backend, options={"emulate": True, "debug": True, **options})
+
+
+@pytest.mark.parametrize("channels_last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize("name", CASES)
+def test_values_strides_and_gradients(name: str, channels_last: bool) -> None:
+    shape, given = CASES[name]
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    x = torch.randn(shape)
+    x = x.to(memory_format=formats[x.dim()]) if channels_last and x.dim() in formats else x
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    out, want = compiled(lambda t: F.silu(F.interpolate(t * 2, **given)), strict=True)(ours), F.silu(F.interpolate(theirs * 2, **given))
+    assert out.shape == want.shape
+    assert 0 in shape or all(a == b for n, a, b in zip(want.shape, out.stride(), want.stride()) if n > 1)
+    torch.testing.assert_close(out, want)
+    slope = torch.randn_like(want)
+    out.backward(slope)
+    want.backward(slope)
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-5)
+    assert all(graph.covered_nodes == graph.compute_nodes for graph in GRAPHS)
+
+
+def test_every_pixel_up_to_the_largest_factor() -> None:
+    for factor in range(1, 9):
+        x = torch.arange(1.0, 2000.0).view(1, 1, -1)
+        assert torch.equal(compiled(lambda t, f=factor: F.interpolate(t * 1.0, scale_factor=f))(x), F.interpolate(x, scale_factor=factor))
+
+
+def test_open_sizes_are_one_graph() -> None:
+    function = torch.compile(lambda t: F.interpolate(t * 2, scale_factor=2), backend=backend, options={"emulate": True}, dynamic=True)
+    for size in (5, 8, 11):
+        x = torch.randn(2, 3, size, size + 1)
+        torch.testing.assert_close(function(x), F.interpolate(x * 2, scale_factor=2))
+    assert len(GRAPHS) == 1
+
+
+@pytest.mark.parametrize("given", [
+    {"scale_factor": 1.5}, {"size": (7, 9)}, {"scale_factor": 2, "mode": "bilinear"}, {"scale_factor": 9}, {"scale_factor": 0.5},
+    {"scale_factor": 2.0, "recompute_scale_factor": True},
+], ids=str)  # fmt: skip
+def test_others_are_torchs(given: dict[str, Any]) -> None:
+    x = torch.randn(2, 3, 5, 6)
+    torch.testing.assert_close(compiled(lambda t: F.interpolate(t * 2, **given))(x), F.interpolate(x * 2, **given))
+
+
+def test_a_module_and_a_graph_from_the_cache() -> None:
+    """Dynamo inlines the module; torch's key takes the graph that stands in its place."""
+    x = torch.randn(1, 2, 4, 4)
+    for _ in range(2):
+        torch._dynamo.reset()
+        torch.testing.assert_close(compiled(torch.nn.Upsample(scale_factor=2.0))(x), F.interpolate(x, scale_factor=2))
+    assert "torch runs" not in weft.explain()

@@ -1,0 +1,85 @@
+"""Images enlarged by whole numbers, nearest neighbour: each pixel is repeated, which kernels do by views, and whose gradient is a sum over windows.
+
+torch's decomposition computes an index of pixels instead, and its gradient adds into rows that an index names, which sorts the index first.
+Read first: `repeat_pixels`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import GraphModule, Node
+
+MOST_TIMES = 8
+"""Up to this factor, torch's own position in float32 is that of the repeated pixel in images of any size that fits memory."""
+
+_SIGNATURE = inspect.signature(F.interpolate)
+
+
+def repeat_pixels(gm: GraphModule) -> None:
+    """Replace `interpolate` by whole factors in a Dynamo graph, in place; memory formats stay."""
+    found = [(node, factors) for node in gm.graph.nodes if node.target is F.interpolate and (factors := _factors(node)) is not None]
+    for node, factors in found:
+        _replace(gm, node, factors)
+    if found:
+        gm.recompile()
+
+
+def _factors(node: Node) -> list[int] | None:
+    """Return how often each spatial axis is repeated; None for another way to interpolate, and for other factors."""
+    given = _SIGNATURE.bind(*node.args, **node.kwargs)
+    given.apply_defaults()
+    named = given.arguments
+    x, out = (n.meta.get("example_value") if isinstance(n, Node) else None for n in (named["input"], node))
+    is_plain = named["mode"] in ("nearest", "nearest-exact") and not named["recompute_scale_factor"] and not named["antialias"]
+    if not is_plain or not isinstance(x, torch.Tensor) or not isinstance(out, torch.Tensor) or not 3 <= x.dim() <= 5 or _format_of(x) is None:
+        return None
+    scale, axes = named["scale_factor"], range(2, x.dim())
+    if scale is not None:
+        factors = [_whole(s) for s in (scale if isinstance(scale, (tuple, list)) else [scale] * len(axes))]
+    else:  # sizes that are open may be any multiple
+        pairs = [(x.shape[d], out.shape[d]) for d in axes]
+        factors = [_whole(b / a) if isinstance(a, int) and isinstance(b, int) and a else 0 for a, b in pairs]
+    return factors if len(factors) == len(axes) and all(1 <= f <= MOST_TIMES for f in factors) else None
+
+
+def _whole(factor: Any) -> int:
+    """Return a number as an integer; 0 if it is none."""
+    return int(factor) if isinstance(factor, (int, float)) and factor == int(factor) else 0
+
+
+def _format_of(x: torch.Tensor) -> torch.memory_format | None:
+    """Return the memory format that torch keeps; None for other strides, whose results torch lays out by rules of its own."""
+    if x.is_contiguous():
+        return torch.contiguous_format
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    return last if last is not None and x.is_contiguous(memory_format=last) else None
+
+
+def _replace(gm: GraphModule, node: Node, factors: list[int]) -> None:
+    given = _SIGNATURE.bind(*node.args, **node.kwargs)
+    value: Node = given.arguments["input"]
+    x = value.meta["example_value"]
+    is_last = _format_of(x) is not torch.contiguous_format
+    rank = x.dim()
+
+    def emit(target: Any, *args: Any) -> Node:
+        with gm.graph.inserting_before(node):
+            made = gm.graph.call_function(target, args)
+        made.meta = {key: found for key, found in node.meta.items() if key in ("stack_trace", "nn_module_stack", "source_fn_stack")}
+        return made
+
+    if is_last:
+        value = emit(torch.permute, value, (0, *range(2, rank), 1))
+    for axis, factor in enumerate(factors, start=1 if is_last else 2):
+        value = emit(torch.repeat_interleave, value, factor, axis) if factor > 1 else value
+    if is_last:
+        value = emit(torch.permute, value, (0, rank - 1, *range(1, rank - 1)))
+    if value is given.arguments["input"]:  # all factors are 1: a copy, as torch's
+        value = emit(torch.clone, value)
+    value.meta = dict(node.meta)
+    node.replace_all_uses_with(value)
+    gm.graph.erase_node(node)
