@@ -120,7 +120,8 @@ class ReductionFacts(RowShape):
     expression uses two of them. exchange_factor: cost of combining partial results of threads, relative to a sum. can_begin_anywhere: vectors of columns need
     not be aligned, see `VectorLimits`.
     single_reads, access_bits: as in `PointwiseFacts`.
-    column_inputs: inputs with one value per column, which a thread keeps while it loops down the column.
+    column_inputs: inputs with one value per column, which a thread keeps while it loops down the column. still_loads: loads for each vector of inputs that
+    neighbouring elements share, such as a value per channel.
     """
 
     iteration_elems: int
@@ -148,6 +149,7 @@ class ReductionFacts(RowShape):
     block_elems: int = 0
     exchange_factor: int = 1
     column_inputs: int = 0
+    still_loads: int = 0
     single_reads: tuple[int, ...] = ()
 
 
@@ -465,6 +467,17 @@ class RowAnalysis:
             single_reads=tuple(t.name for t in single),
         )
 
+    def _still_axes(self) -> int:
+        """Return how many innermost reduced loops some input lacks, although it has others of their run; 0: none, or a result lacks them, too."""
+        if self.nested:
+            return len(reduced_classes(self.nested[0], self.axes))
+        if not self.shape.is_inner or any(stands_still(t, self.axes, self.shape) for t in self.outputs):
+            return 0
+        run = self.shape.runs[-1].classes
+        still = [self.axes.stored(t) for t in _inputs(self.axes.fusion) if stands_still(t, self.axes, self.shape)]
+        last = [max((n for n, c in enumerate(run) if c in stored), default=-1) for stored in still]
+        return len(run) - 1 - max(last) if last and max(last) >= 0 else 0
+
     def single_reads(self, env: Sizes, alignment_bits: Alignments) -> list[TensorView]:
         """Return the inputs that are read element by element, see `single_reads`."""
         position = self.shape.inner_position
@@ -513,14 +526,21 @@ class ReductionAnalysis(RowAnalysis):
         loops = [axes.of(a) for a in shape.reference.get_logical_domain()]
         self.has_simple_columns = self.has_whole_columns and len(loops) > 1 and None not in loops and not any(lookup_of(t) for t in fusion.tensors())
         """The same, and no axis has one element: blocks can divide rows and columns twice (`phased_columns.py`)."""
+        self.still_axes = self._still_axes()
         self.exchange_factor = max((MONOIDS[e.attributes["kind"]].exchange_factor for e in shape.reductions if isinstance(e, ReductionOp)), default=1)
 
     def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> ReductionFacts:
         can_begin_anywhere = self.has_whole_columns and self.limits.can_begin_anywhere(self.shape.inner_position, alignment_bits)
         shared = self.shared_facts(env, alignment_bits, self.axes.extents_elems(env), max_access_bits)
+        still = sum(stands_still(t, self.axes, self.shape) for t in _inputs(self.axes.fusion))
+        if self.still_axes:  # vectors that do not cross the end of a run have one value of each
+            limit = self.limits.limit_elems(len(self.shape.order) - self.still_axes, env, alignment_bits, shared["vector_bits"])
+            is_within = LEAST_RUN_BITS <= limit * self.max_dtype_bits and self.min_vector_elems <= limit
+            shared["vector_limit_elems"] = min(limit, shared["vector_limit_elems"]) if is_within else shared["vector_limit_elems"]
+            still *= 1 if is_within else shared["vector_limit_elems"]
         return ReductionFacts(
             **shared, results_meet=self.results_meet, can_begin_anywhere=can_begin_anywhere, exchange_factor=self.exchange_factor,
-            column_inputs=self.column_inputs,
+            column_inputs=self.column_inputs, still_loads=still,
         )  # fmt: skip
 
 
@@ -546,17 +566,6 @@ class PersistentAnalysis(RowAnalysis):
         """Passes if dependent reductions are combined, as for rows and columns that each pass reads again; the scheduler counts them."""
         self.can_look_up_again = True
         """False if passes with separate lookups would have no common tensor that joins their loops, see `loops_stay_joined`."""
-
-    def _still_axes(self) -> int:
-        """Return how many innermost reduced loops some input lacks, although it has others of their run; 0: none, or a result lacks them, too."""
-        if self.nested:
-            return len(reduced_classes(self.nested[0], self.axes))
-        if not self.shape.is_inner or any(stands_still(t, self.axes, self.shape) for t in self.outputs):
-            return 0
-        run = self.shape.runs[-1].classes
-        still = [self.axes.stored(t) for t in _inputs(self.axes.fusion) if stands_still(t, self.axes, self.shape)]
-        last = [max((n for n, c in enumerate(run) if c in stored), default=-1) for stored in still]
-        return len(run) - 1 - max(last) if last and max(last) >= 0 else 0
 
     def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> PersistentFacts:
         """Return the facts at these sizes; the last reduced run is split at the loops that an input lacks (`still_axes`), unless vectors would be too

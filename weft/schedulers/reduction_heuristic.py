@@ -248,6 +248,12 @@ class Candidates:
         is_held = self.facts.column_inputs and needed_registers(self.facts, unroll * self.loaded_registers, self.vector, is_outer=True) > usual
         return max(usual, min(2 * usual, self.arch.registers_per_thread(threads))) if unroll == UNROLLS[-1] or is_held else usual
 
+    def row_registers(self, threads: int, unroll: int) -> int:
+        """The same for rows; up to twice as many if the values that neighbouring elements share leave none for loads."""
+        usual, still = self.registers_of(threads), self.facts.still_loads
+        needed = needed_registers(self.facts, unroll * (self.loaded_registers + still), self.vector, is_outer=False) if still else 0
+        return min(2 * usual, self.arch.registers_per_thread(threads)) if needed > usual else usual
+
     def splits(self, blocks: int, most: int, threads: int) -> Iterator[int]:
         """Numbers of blocks among which a row is divided: 1, and as many as give each multiprocessor a few blocks, all of which run at the same time. Only 1 if
         results meet, because a different block may be the last for each of them.
@@ -281,9 +287,8 @@ class Candidates:
             for bdimy in {max(1, min(threads // bdimx, next_power_of_two(facts.iteration_elems))) for threads in BLOCK_THREADS}:
                 threads = bdimx * bdimy
                 for split in self.splits(ceil_div(facts.iteration_elems, bdimy), row // (2 * bdimx), threads):
-                    registers = self.registers_of(threads)
                     for unroll in self.unrolls(ceil_div(ceil_div(row, split), bdimx)):
-                        yield False, unroll, bdimx, bdimy, 1, split, False, registers
+                        yield False, unroll, bdimx, bdimy, 1, split, False, self.row_registers(threads, unroll)
         if facts.dimensions == 3 and facts.runs[0][0] and len(facts.runs) == 3:
             yield from self._inner_3d()
 
@@ -296,7 +301,7 @@ class Candidates:
             for unroll in self.unrolls(ceil_div(row, bdimx)):
                 bdimz = max(1, min(RUN_THREADS[-1] // bdimx, previous_power_of_two(outer)))
                 for split in self.splits(facts.iteration_elems, outer // bdimz, bdimx * bdimz):
-                    yield True, unroll, bdimx, 1, bdimz, split, False, self.registers_of(bdimx * bdimz)
+                    yield True, unroll, bdimx, 1, bdimz, split, False, self.row_registers(bdimx * bdimz, unroll)
 
     # ---- the innermost loop is kept
     def _outer(self) -> Iterator[_Shape]:

@@ -79,7 +79,7 @@ def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted =
     rounds = np.ceil(vectors / p.unroll)
     bits = f.input_bits / inputs
     words = SHIFTED_ACCESSES if p.overlaps else np.maximum(1, v * bits / 32)
-    needed = needed_registers(f, p.unroll * inputs * words, v, is_outer=p.is_outer)
+    needed = needed_registers(f, p.unroll * (inputs * words + f.still_loads), v, is_outer=p.is_outer)
     lacking = np.maximum(0.0, needed - p.max_registers)
     # the lines that a warp touches at once, and the parts of lines that it uses later
     piece = np.minimum(run, p.bdimx * v) * bits / 8
@@ -98,7 +98,7 @@ def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted =
     # folding
     is_folded, warps = folded > 1, np.ceil(threads / WARP_THREADS)
     in_block = (folded > WARP_THREADS) | (p.is_outer & (warps > 1))
-    instructions = OP_INSTRUCTIONS * f.instructions * vectors * v + ACCESS_INSTRUCTIONS * accesses
+    instructions = OP_INSTRUCTIONS * f.instructions * vectors * v + ACCESS_INSTRUCTIONS * (accesses + vectors * f.still_loads)
     instructions = instructions + STEP_INSTRUCTIONS + RESULT_INSTRUCTIONS * f.exchange_factor * results * is_folded + c.spill * lacking * rounds
     wait = f.exchange_factor * is_folded * (fold_clocks(folded, t) + 2 * in_block * barrier_clocks(warps, t))
     wait = wait + c.cluster * p.is_cluster * (t.cluster_barrier_clocks + t.cluster_block_clocks * p.grid_split)
