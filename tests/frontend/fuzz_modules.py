@@ -83,8 +83,11 @@ def interpreted() -> Iterator[None]:
     plain = RegionCall.__call__
 
     def call(self: RegionCall, *inputs: Any) -> Any:
-        results = evaluate(self.translated.definition.fusion, inputs, precision="double")
-        return [_placed(n, r) for n, r in zip(self.region.outputs, results)]
+        region, results = self.region, evaluate(self.translated.definition.fusion, inputs, precision="double", hidden=True)
+        made = {n: _placed(n, r) for n, r in zip(region.outputs, results, strict=True)}
+        for value, argument in region.updates.items():
+            inputs[region.inputs.index(argument)].copy_(made[value])
+        return [made[n] for n in region.returned]
 
     RegionCall.__call__ = call  # type: ignore[method-assign]
     is_wanted, ahead.is_wanted = ahead.is_wanted, lambda: False

@@ -203,3 +203,18 @@ def test_an_operand_that_is_read_in_a_column_and_behind_it():
     with options(strict_schedules=True):
         for a, b, c, d in ((1, 4, 2, 1), (1, 3, 70, 33), (2, 1, 5, 64)):
             check(fd, numbers(DataType.BFloat16, a, b, c, d), numbers(DataType.BFloat16, a, b, 1, d))
+
+
+@pytest.mark.parametrize("sizes", [(4, 16, 16, 16), (3, 5, 12, 20)], ids=str)
+def test_one_value_per_map_of_channels_in_shared_memory(sizes: tuple[int, ...]) -> None:
+    """The gradient of a mean over the map behind a batch norm: a later pass read the value of a map in a vector, across threads and not aligned."""
+    with FusionDefinition() as fd:
+        gradient = fd.define_tensor(shape=sizes[:2], contiguity=True, dtype=DataType.Float)
+        x = fd.define_tensor(shape=sizes, contiguity=True, dtype=DataType.Float)
+        spread = fd.ops.expand(fd.ops.broadcast(gradient, [False, False, True, True]), sizes)
+        passed = fd.ops.where(fd.ops.le(x, 0.0), 0.0, spread)
+        total, tilt = (fd.ops.sum(value, [0, 2, 3], True) for value in (passed, fd.ops.mul(passed, x)))
+        fd.add_output(fd.ops.sub(fd.ops.sub(passed, total), fd.ops.mul(x, tilt)))
+        fd.add_output(total)
+    with options(strict_schedules=True):
+        check(fd, numbers(DataType.Float, *sizes[:2]), numbers(DataType.Float, *sizes))

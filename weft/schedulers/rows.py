@@ -329,13 +329,13 @@ def has_lanes(tensor: TensorView) -> bool:
 
 def set_lanes(tensor: TensorView) -> None:
     """Make the innermost loop of a tensor the vector lanes of its accesses. Axes of one element without a loop may be inside of it; the lanes are moved behind
-    them.
+    them. A tensor whose innermost loop is bound to threads has one element for all lanes, and stays as it is.
     """
     loop = tensor.get_loop_domain()
     if tensor.dtype().is_packed:  # must be written in whole bytes, so repeated axes may be inside of the lanes
         loop = [a for a in loop if not a.is_broadcast()]
     last = _place_of_lanes(tensor, loop)
-    if last is None or not loop[last].is_iteration():
+    if last is None or not loop[last].is_iteration() or loop[last].parallel in BOUND:
         return
     loop[last].parallelize(ParallelType.vectorize)
     if last < len(loop) - 1 and not tensor.dtype().is_packed:
