@@ -190,9 +190,9 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     phase = phase_of_rows(rows, params, analysis.limits, shared) if params.is_phased else None
     serial = split_row(reference, rows, params)
     row_axes = bind_rows(reference, rows, params) + (params.cluster_blocks > 1)
-    copies, in_shared = keep_elsewhere(kept, passes, params)
-    weights = {t.name for t in analysis.broadcast_inputs}
     in_vectors = [n for n in names_in_vectors(analysis.limits, analysis.shape.inner_position, params) if n not in params.single_reads]
+    copies, in_shared = keep_elsewhere(kept, passes, params, in_vectors)
+    weights = {t.name for t in analysis.broadcast_inputs}
     early = copy_to_shared(template, weights & set(in_vectors), params.vector_elems) if params.weights == "shared" else {}
     partial = rfactor(reference, positions(reference, serial))
     template.propagate(partial)

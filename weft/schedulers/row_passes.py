@@ -6,6 +6,7 @@ Owns what is computed again (`Passes`) and what is kept in shared memory or read
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from ..analysis.axes import MAPS, TIE, axis_maps
@@ -130,13 +131,17 @@ class Passes:
         return [load for name, load in loads if name in self.varying and load not in kept and load.uses()]
 
 
-def keep_elsewhere(kept: list[TensorView], passes: Passes, params: PersistentParams) -> tuple[list[TensorView], list[TensorView]]:
-    """If rows are not kept in registers, give later passes their own copies; return (register copies, tensors in shared memory)."""
+def keep_elsewhere(
+    kept: list[TensorView], passes: Passes, params: PersistentParams, in_vectors: Collection[int]
+) -> tuple[list[TensorView], list[TensorView]]:  # fmt: skip
+    """If rows are not kept in registers, give later passes their own copies; return (register copies, tensors in shared memory). in_vectors: names of the
+    inputs that are read in vectors."""
     copies: list[TensorView] = []
     in_shared: list[TensorView] = []
     for tensor in kept:
         if params.storage == "shared":
-            made = copy_into_shared(tensor, passes) if params.is_copied and can_be_copied(tensor, params) else keep_in_shared(tensor, passes)
+            is_copied = params.is_copied and can_be_copied(tensor, passes, params, in_vectors)
+            made = copy_into_shared(tensor, passes) if is_copied else keep_in_shared(tensor, passes)
             copies += made
             in_shared += [c.definition().tensor_inputs[0] for c in made[:1]]  # type: ignore[union-attr]
     if params.storage != "register":
@@ -225,12 +230,16 @@ def keep_in_shared(tensor: TensorView, passes: Passes) -> list[TensorView]:
     return [cache_after(stored, cached_uses=uses) for uses in later.values()]
 
 
-def can_be_copied(tensor: TensorView, params: PersistentParams) -> bool:
-    """True if cp.async can copy the vectors of an input into shared memory."""
+def can_be_copied(tensor: TensorView, passes: Passes, params: PersistentParams, in_vectors: Collection[int]) -> bool:
+    """True if cp.async can copy an input into shared memory: whole rows, whose vectors, or single elements if they are not read in vectors, it supports."""
     definition = tensor.definition()
-    if not isinstance(definition, LoadStoreOp) or not definition.tensor_inputs[0].is_fusion_input or definition.tensor_inputs[0].name in params.single_reads:
+    if not isinstance(definition, LoadStoreOp) or not definition.tensor_inputs[0].is_fusion_input:
         return False
-    return tensor.dtype().bits * params.vector_elems // 8 in CP_ASYNC_BYTES
+    source = definition.tensor_inputs[0].name
+    if source not in passes.whole_rows:
+        return False
+    lanes = params.vector_elems if source in in_vectors else 1
+    return tensor.dtype().bits * lanes // 8 in CP_ASYNC_BYTES
 
 
 def copy_into_shared(cache: TensorView, passes: Passes) -> list[TensorView]:
