@@ -216,3 +216,25 @@ def test_a_state_of_several_fields_stays_in_the_kernel_that_folds_it(order: str)
         fd.add_output(fd.ops.add(fd.ops.argmax(x, 1, True), fd.ops.argmin(x, 0, True)))
     with options(partition=order):
         fd.validate([torch.randn(6, 9)])
+
+
+def test_an_edge_lies_in_memory_as_the_images_that_it_is_computed_from() -> None:
+    """Channels last: otherwise one kernel would write float32 values transposed, and others read them so, through tiles."""
+
+    def build(fd: FusionDefinition) -> None:
+        x = chained = fd.define_tensor(shape=[-1] * 4, contiguity=True, stride_order=[3, 0, 2, 1])
+        for _ in range(12):  # more than readers compute again
+            chained = fd.ops.sin(fd.ops.mul(chained, 0.7))
+        for dims in ([0, 2, 3], [1]):
+            fd.add_output(fd.ops.sub(chained, fd.ops.mul(x, fd.ops.sum(chained, dims, True))))
+
+    edges = [t for t in plan_of(build).edges if len(t.get_logical_domain()) == 4 and not any(a.is_reduction() for a in t.get_logical_domain())]
+    assert edges
+    for edge in edges:
+        n, c, h, w = edge.get_logical_domain()
+        assert edge.get_allocation_domain() == [n, h, w, c]
+    with FusionDefinition() as fd:
+        build(fd)
+    with options(strict_schedules=True):
+        for sizes in ((3, 5, 7, 6), (1, 33, 4, 2), (2, 8, 1, 1)):
+            fd.validate([torch.randn(sizes, generator=torch.Generator().manual_seed(sum(sizes))).to(memory_format=torch.channels_last)])

@@ -13,13 +13,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 
 from ..analysis.connected import components
+from ..analysis.layouts import keep_memory_formats, memory_formats
 from ..compiler import NoScheduler, is_taken_at_some_sizes
 from ..errors import require
 from ..expr import Number, Sym
 from ..graph.nested_sums import in_two_steps
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp, WrittenOp
-from ..ir.values import Expr, ReductionOp, TensorView, Val, WelfordOp
+from ..ir.values import Expr, PointwiseOp, ReductionOp, TensorView, Val, WelfordOp
 from ..ops.torch_ops import entry_of
 from .alike import join_alike, join_small_sums, tie
 from .extract import boundary, extract
@@ -91,10 +92,25 @@ def _make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: s
             part = _Partition(fusion, exprs, outputs, asked, env, order)
             steps += part.steps()
             reasons.update(part.reasons)
-    _mark_read_again(steps)
     returned = set(fusion.outputs())
     edges = dict.fromkeys(t for step in steps for t in step.outputs if t not in returned)
+    if order == "best" and _keep_formats_between(fusion, steps, edges):
+        return _make_plan(fusion, takes, env, order)
+    _mark_read_again(steps)
     return Plan(tuple(steps), tuple(edges), reasons, tuple(part for part in declined if order == "best" and is_taken_at_some_sizes(part)))
+
+
+def _keep_formats_between(fusion: Fusion, steps: Sequence[Step], edges: Collection[TensorView]) -> bool:
+    """Let tensors between kernels lie in memory as the inputs that they are computed from, such as channels last; True if any does so now. Otherwise one kernel
+    would write their rows transposed, and another read them so.
+    """
+    others = {value for step in steps if not isinstance(step, KernelStep) for value in (*step.reads, *step.outputs)}
+    whole = {t for e in fusion.tensor_exprs() for t in e.read_whole}
+    kept = [t for t in edges if t not in others and t not in whole and isinstance(t.definition(), PointwiseOp)]
+    is_kept = bool(kept) and bool(memory_formats(fusion, kept))
+    if is_kept:
+        keep_memory_formats(fusion, kept)
+    return is_kept
 
 
 def _mark_read_again(steps: Sequence[Step]) -> None:
