@@ -42,3 +42,18 @@ def test_columns_that_are_left_alone() -> None:
 def test_columns_of_one_row() -> None:
     """No threads along the columns: each lane is a result of its own."""
     checked(sums(), [numbers(DataType.BFloat16, 1, 8)])
+
+
+def test_columns_of_a_part_of_wider_odd_rows() -> None:
+    """Vectors begin at any element whatever the stride of the rows, which was refused: channels of an odd number of them, channels last."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1] * 2, contiguity=True, dtype=DataType.BFloat16)
+        part = fd.define_tensor([-1] * 2, contiguity=[False, True], dtype=DataType.BFloat16)
+        product = fd.ops.mul(wide(fd, x), wide(fd, part))
+        fd.add_output(fd.ops.cast(product, DataType.BFloat16))
+        fd.add_output(fd.ops.sum(product, [0]))
+    for rows, columns, stride in ((196, 24, 51), (33, 96, 195), (40, 25, 63)):
+        first = columns + columns % 2
+        parts = numbers(DataType.BFloat16, rows, stride)[:, first : first + columns]
+        runtime = checked(fd, [numbers(DataType.BFloat16, rows, columns), parts])
+        assert runtime.proposal.params.overlaps

@@ -68,6 +68,7 @@ class CudaWriter:
         self.needs: set[Need] = set()
         self.launch = {p: d for p, d in zip(GRID_TYPES + BLOCK_TYPES, (*kernel.grid, *(kernel.compute_block or kernel.block)))}
         self.alignment_bytes: dict[str, int] = {}
+        self.start_bytes: dict[str, int] = {}
         self.texts: dict[str, None] = {}  # texts of monoids outside of the device library; they are put before the kernel
         self.random_ops: set[int] = set()
         self.shared_tensors: dict[str, Sym] = {}
@@ -371,7 +372,7 @@ class CudaWriter:
         """Write the load of a vector that begins at any element."""
         self.blocks["shifted"] = None
         target, source = s.outputs[0], s.operands[0]
-        self.require_alignment(source.buffer, SHIFTED_WORD_BITS // 8)  # type: ignore[union-attr]
+        self.start_bytes[source.buffer.name] = SHIFTED_WORD_BITS // 8  # type: ignore[union-attr]
         cache = f"weft::Cache::{_CACHE[s.expr.cache_op]}"  # type: ignore[attr-defined]
         odd = self.scalars.index(mod(source.index, 2))  # type: ignore[union-attr]
         place = f"{target.buffer.name}, {self.scalars.index(target.index)}, {self.address(source)}, {odd}"  # type: ignore[arg-type]
@@ -508,7 +509,7 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None, access_b
         tuple(str(v).split("_")[0] for v in fusion.outputs()),
         origins=tuple(replace(o, first_line=lines_above + o.first_line, last_line=lines_above + o.last_line) for o in writer.origins),
         assumptions=tuple(kernel.assumptions), block_limits=tuple(kernel.block_limits), in_place=kernel.in_place,
-        shared_tensors=tuple(writer.shared_tensors.items()),
+        shared_tensors=tuple(writer.shared_tensors.items()), start_bytes=writer.start_bytes,
     )  # fmt: skip
 
 

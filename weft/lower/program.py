@@ -111,8 +111,9 @@ class KernelProgram:
     """One kernel.
 
     text: the kernel function (docs/kernel_text.md), without the device library. needs: requirements on chip, launch or host; blocks: parts of the device
-    library. grid, block, shared_bytes: launch sizes as expressions over the fusion's sizes. alignment_bytes: tensor name -> what its address must be a multiple
-    of. random_ops: Philox calls per element (torch's offset advances by 4 each). max_registers: limit for the compiler, or None.
+    library. grid, block, shared_bytes: launch sizes as expressions over the fusion's sizes. alignment_bytes: tensor name -> what its address and its strides
+    must be multiples of; start_bytes: the same of the address alone, where vectors begin at any element. random_ops: Philox calls per element (torch's offset
+    advances by 4 each). max_registers: limit for the compiler, or None.
     """
 
     name: str
@@ -140,6 +141,7 @@ class KernelProgram:
     in_place: tuple[int, ...] = ()  # positions of the outputs that may be written into the inputs they alias, judged by the kernel's loads
     shared_tensors: tuple[tuple[str, Sym], ...] = ()  # (name, bytes) of the named arrays in shared memory
     assumptions: tuple[tuple[Sym, Sym], ...] = ()  # (a, b): a <= b, checked on the host for every new shape
+    start_bytes: dict[str, int] = field(default_factory=dict)
 
     @property
     def cooperative(self) -> bool:

@@ -133,9 +133,10 @@ def check_alignment(
         if tensor is None or not isinstance(value, TensorView):
             continue
         needed = program.alignment_bytes.get(f"T{value.name}", 1)
-        if tensor.alignment_bytes < needed:
+        of_start = max(needed, program.start_bytes.get(f"T{value.name}", 1))
+        if tensor.alignment_bytes < of_start:
             problem = f"its address is a multiple of {tensor.alignment_bytes} only"
-            raise Misaligned(kernel=program.name, tensor=shown[index], needed=needed, problem=problem)  # type: ignore[index]
+            raise Misaligned(kernel=program.name, tensor=shown[index], needed=of_start, problem=problem)  # type: ignore[index]
         domain = value.domain()
         counts = domain.user.counts if domain.user is not None else (1,) * len(domain.logical)
         dims = dict(zip(no_reductions(domain.logical), (dim for dim, count in enumerate(counts) for _ in range(count))))
