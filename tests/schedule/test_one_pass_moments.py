@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -111,6 +112,22 @@ def test_infinities_and_nan_are_as_in_torch(monkeypatch: pytest.MonkeyPatch, val
     x[0, 0] = x[1, 170] = value
     out, mean = layer_norm().execute([x])
     assert torch.equal(mean.nan_to_num(7.0), x.mean(1).nan_to_num(7.0)) and out.isnan().all()
+
+
+@pytest.mark.parametrize("values", [[math.inf, math.inf], [-math.inf, -math.inf], [math.inf, -math.inf], [math.inf, math.nan], [3e38, 3e38, 3e38, -3e38]])
+def test_the_mean_of_columns_is_that_of_their_sum(values: list[float]) -> None:
+    """Also where two states meet whose means are equal infinities, or further apart than any number."""
+    with FusionDefinition() as fd:
+        mean, squares, _ = fd.ops.welford(fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float), [0])
+        fd.add_output(mean)
+        fd.add_output(squares)
+    x = torch.zeros(len(values), 4)
+    x[:, 1] = torch.tensor(values)
+    mean, squares = fd.execute([x])
+    assert "weft::Moments" in fd.fec.get_cuda_kernel([x])
+    wanted = x.double().mean(0)
+    assert torch.allclose(mean.double(), wanted, rtol=2.0**-22, atol=0, equal_nan=True)
+    assert not squares[1].isfinite() and (squares[[0, 2, 3]] == 0).all()
 
 
 def test_equal_elements_have_no_variance(monkeypatch: pytest.MonkeyPatch) -> None:

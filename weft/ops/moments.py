@@ -96,7 +96,9 @@ struct FoldMoments {
     const bool is_less = a.shift < b.shift;
     const Moments<T> low = is_less ? a : b, high = is_less ? b : a;
     const T count = a.count + b.count, apart = high.shift - low.shift, part = count > T(0) ? near_quotient(high.count, count) : T(0);
-    const T mean = weft::isinf(apart) ? low.shift + high.shift : low.shift + apart * part;
+    const T half = high.shift * T(0.5) - low.shift * T(0.5), step = half * part;  // of finite numbers whose difference is none
+    const T far = half - half == T(0) ? low.shift + step + step : low.shift + high.shift;  // of equal infinities: that one
+    const T mean = apart - apart == T(0) ? low.shift + apart * part : far;
     return {count, mean, T(0), a.from_shift + b.from_shift + apart * (low.count * part) * apart};
   }
 };
