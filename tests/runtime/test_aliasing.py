@@ -9,7 +9,7 @@ import pytest
 import torch
 from calls_on_cpu import assert_same, define, tensor
 
-from weft import DataType, FusionDefinition
+from weft import DataType, FusionDefinition, WeftError
 from weft.runtime.outputs import OutputPlan, hazard
 
 
@@ -397,3 +397,13 @@ def test_output_plan_of_repeated_and_hidden_outputs() -> None:
 
     plan = OutputPlan(define(build).fusion)  # type: ignore[arg-type]
     assert (len(plan.computed), plan.alias, plan.returned) == (1, [1], [("input", 1), ("input", 0)])
+
+
+@pytest.mark.parametrize("target", [torch.ones(1).expand(3), torch.ones(3, 1).expand(3, 4)])
+def test_a_target_whose_elements_share_memory_is_refused(target: torch.Tensor) -> None:
+    with FusionDefinition() as fd:
+        x, y = (fd.define_tensor([-1] * target.dim(), contiguity=False) for _ in range(2))
+        fd.add_output(fd.ops.exp(x), y)
+    with pytest.raises(WeftError, match="W745: output T2.* is written into input 1, .*, whose elements share memory"):
+        fd.execute([torch.ones(target.shape), target])
+    assert (target == 1).all()

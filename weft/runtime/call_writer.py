@@ -25,7 +25,7 @@ from .edge_memory import EdgeMemory
 from .engines import Engine, LaunchPlan, Memory
 from .launch import ParamSlot
 from .limits import launch_sizes
-from .outputs import AliasShape, layout_of
+from .outputs import AliasOverlap, AliasShape, layout_of
 from ..segment.plan import KernelStep, TorchStep, ViewStep
 from .runtimes import Runtime, Sizes, SharedDefinition, input_name
 from .steps import KernelUse
@@ -118,6 +118,9 @@ class _CallWriter:
             if alias is not None and tuple(self.sizes.bound.tensors[alias].sizes) != layout.sizes:
                 sizes = list(self.sizes.bound.tensors[alias].sizes)
                 raise AliasShape(output=tensor, index=alias, alias=self.caller.shown[alias], alias_sizes=sizes, sizes=list(layout.sizes))
+            given = self.sizes.bound.tensors[alias] if alias is not None else None
+            if given is not None and any(n > 1 and not stride for n, stride in zip(given.sizes, given.strides)):
+                raise AliasOverlap(output=tensor, index=alias, alias=self.caller.shown[alias], sizes=list(given.sizes), strides=list(given.strides))
 
     def _in_place(self) -> list[bool]:
         """Return for each buffer whether its kernel may write directly into an input's memory. Not if a later step reads the input, because all steps see its

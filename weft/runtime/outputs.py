@@ -29,6 +29,12 @@ class AliasShape(UserError):
     fix = "pass an input of the output's sizes, or omit alias_input"
 
 
+class AliasOverlap(UserError):
+    code = "W745"
+    what = "output {output} is written into input {index}, {alias}, whose elements share memory: sizes {sizes}, strides {strides}"
+    fix = "pass a tensor with memory for each element, such as tensor.contiguous(), or omit alias_input"
+
+
 class OddOutput(UserError):
     code = "W863"
     what = "Last dimension of the logical domain is not divisible by the adjustment factor. (output {output}, {elems} elements of {dtype} share a byte; {why})"
