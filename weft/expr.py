@@ -15,6 +15,7 @@ from typing import Union
 from . import forking
 from .dtypes import DataType
 from .errors import InternalError
+from .integers import whole_number
 from .remembered import remembered
 
 Number = Union[int, float, bool, complex]
@@ -119,7 +120,7 @@ def op(name: str, args: Iterable[Sym], dtype: DataType) -> Sym:
     """Return the operation `name` of the registry over `args`, folded when all are constant."""
     args = tuple(args)
     if all(a.is_const for a in args) and name in EVALUATORS:
-        return const(_coerce(EVALUATORS[name](*(a.value for a in args)), dtype), dtype)
+        return const(coerced(EVALUATORS[name](*(a.value for a in args)), dtype), dtype)
     return _intern(name, args, None, dtype)
 
 
@@ -568,14 +569,15 @@ def _multiply(*args: Number) -> Number:
 _PYTHON["mul"] = _multiply
 
 
-def _coerce(value: Number, dtype: DataType) -> Number:
+def coerced(value: Number, dtype: DataType) -> Number:
+    """Return `value` as a number of `dtype`, as a kernel converts it."""
     if dtype.is_bool:
         return bool(value)
-    if dtype.is_integer:
-        return int(value)  # type: ignore[arg-type]
     if dtype.is_complex:
         return complex(value)
-    return float(value)  # type: ignore[arg-type]
+    if isinstance(value, complex):
+        value = value.real
+    return whole_number(value, dtype) if dtype.is_integer else float(value)
 
 
 class UnboundVariable(InternalError):
@@ -619,7 +621,7 @@ def _evaluate(sym: Sym, env: Mapping[Sym, Number], memo: dict[Sym, Number]) -> N
     if sym.op == "var":
         raise UnboundVariable(name=sym.payload, sym=sym, bound=[v.payload for v in env if v.is_var])
     function = _PYTHON.get(sym.op) or EVALUATORS[sym.op]
-    value = _coerce(function(*(_evaluate(a, env, memo) for a in sym.args)), sym.dtype)
+    value = coerced(function(*(_evaluate(a, env, memo) for a in sym.args)), sym.dtype)
     memo[sym] = value
     return value
 

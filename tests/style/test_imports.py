@@ -10,7 +10,7 @@ from source_tree import PACKAGE, module_name, python_files, shown, tree
 
 # Lowest first. A name is a module or a package of `weft`; the empty name is `weft/__init__.py`.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "options", "dtypes", "arch", "expr", "dump", "forking", "remembered"),
+    ("errors", "options", "dtypes", "arch", "expr", "dump", "forking", "integers", "remembered"),
     ("cache",),
     ("ir",),
     ("ops",),

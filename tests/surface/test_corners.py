@@ -124,3 +124,31 @@ def test_an_axis_is_expanded_to_its_own_size_only() -> None:
     assert torch.equal(run(define, [X.to(DEVICE), 3], is_new=None)[0].cpu(), -X)
     with pytest.raises(RuntimeError, match="Tried to bind to a value: 3 as 5"):
         run(define, [X.to(DEVICE), 5], is_new=None)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30, -1e30, 3e9, -2.75, 2.0**62])
+@pytest.mark.parametrize("kind", [D.Int, D.Int32])
+def test_a_scalar_becomes_an_integer_as_an_element_does(value: float, kind: D) -> None:
+    """On the host, at a first and at a warm call, and as the fill of a new tensor, given or constant."""
+    given = torch.tensor([value], dtype=torch.float64, device=DEVICE)
+
+    def define(fd: Any) -> None:
+        x, s = fd.define_tensor([1], dtype=D.Double), fd.define_scalar(D.Double)
+        fd.add_output(fd.ops.cast(x, dtype=kind))
+        fd.add_output(fd.ops.where(fd.ops.eq(fd.ops.iota(1), 0), fd.ops.cast(s, dtype=kind), 7))
+        fd.add_output(fd.ops.full([1], s, kind))
+        fd.add_output(fd.ops.full([1], value, kind))
+
+    for _ in range(2):
+        element, *others = run(define, [given, value], is_new=None)
+        assert [int(out) for out in others] == [int(element)] * 3
+
+
+def test_a_complex_scalar_becomes_its_real_part() -> None:
+    def define(fd: Any) -> None:
+        s = fd.define_scalar(D.ComplexDouble)
+        fd.add_output(fd.ops.full([2], s, D.Float))
+        fd.add_output(fd.ops.full([2], 3 + 1j, D.Float))
+        fd.add_output(fd.ops.full([2], fd.ops.cast(s, dtype=D.Double), D.Double))
+
+    assert [out.tolist() for out in run(define, [2.5 - 1j], is_new=None)] == [[2.5, 2.5], [3.0, 3.0], [2.5, 2.5]]

@@ -7,6 +7,7 @@ Read first: `define_tensor`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from ..expr import Sym, const, var
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion, FusionGuard
 from ..ir.values import IterDomain, Scalar, TensorDomain, TensorView
+from ..ops.arguments import NoElementType
+from ..integers import whole_number
 from . import overloads as ov
 from .overloads import Overload, Parameter
 
@@ -66,6 +69,12 @@ class WrongDescriptor(UserError):
     code = "W108"
     what = "{sizes} sizes and {strides} strides were given; sizes {sizes_list}, strides {strides_list}"
     fix = "pass non-negative sizes and one stride per size"
+
+
+class NoDescriptor(UserError, TypeError):
+    code = "W112"
+    what = "sizes and strides must be lists of ints; sizes {sizes} and strides {strides} were given"
+    fix = "pass tensor.shape and tensor.stride(), or lists of ints"
 
 
 class WrongScalarValue(UserError):
@@ -146,6 +155,8 @@ def build_tensor(
     fusion: Fusion, shape: list[int], contiguity: list[bool | None], dtype: DataType, is_cpu: bool = False, stride_order: Sequence[int] = ()
 ) -> TensorView:
     """Make the tensor from checked sizes; `contiguity` in memory order, `stride_order` complete or empty."""
+    if dtype in (DataType.Null, DataType.Index):
+        raise NoElementType(op="define_tensor", dtype=dtype)
     if len(contiguity) != len(shape):
         raise ContiguityLength(contiguity=len(contiguity), rank=len(shape))
     if is_cpu and shape:
@@ -227,15 +238,15 @@ def compute_tensor_descriptor(sizes: Sequence[int], strides: Sequence[int]) -> t
 
     Dimensions are sorted by stride, equal strides in the order given; those with stride 0 keep their place. None marks dimensions of size
     1 and of stride 0.
-    Errors: NegativeStride, WrongDescriptor.
+    Errors: NegativeStride, WrongDescriptor, NoDescriptor (a TypeError).
     Example: compute_tensor_descriptor([4, 1, 8], [1, 32, 4]) == ([None, True, True], [0, 2, 1])
     """
     try:
         rank, numbers = len(sizes), (*sizes, *strides)
     except TypeError:
-        raise WrongDescriptor(sizes=type(sizes).__name__, strides=type(strides).__name__, sizes_list=sizes, strides_list=strides) from None
+        raise NoDescriptor(sizes=sizes, strides=strides) from None
     if not all(isinstance(n, int) or type(n).__name__ == "SymInt" for n in numbers):  # torch's open sizes, without importing torch
-        raise WrongDescriptor(sizes=rank, strides=len(strides), sizes_list=list(sizes), strides_list=list(strides))
+        raise NoDescriptor(sizes=list(sizes), strides=list(strides))
     if len(strides) != rank or rank and min(sizes) < 0:
         raise WrongDescriptor(sizes=rank, strides=len(strides), sizes_list=list(sizes), strides_list=list(strides))
     order = [dim for dim in range(rank) if strides[dim]]
@@ -275,6 +286,8 @@ def make_scalar(fusion: Fusion, *args: Any, **kwargs: Any) -> Scalar:
     """`define_scalar` in a given fusion."""
     form, values = ov.choose("define_scalar", _SCALAR_OVERLOADS, args, kwargs)
     value, dtype = values.get("value"), values["dtype"]
+    if dtype is DataType.Null:
+        raise NoElementType(op="define_scalar", dtype=dtype)
     if value is None:
         return fusion.new_input_scalar(dtype or DataType.Double)
     value = _python_number(value)
@@ -306,11 +319,22 @@ def converted(value: bool | int | float | complex, dtype: DataType) -> bool | in
     """
     if isinstance(value, complex) and not dtype.is_complex:
         raise WrongScalarValue(value=scalar_text(value), dtype=dtype.value, suggested=DataType.ComplexDouble)
+    if dtype.is_integer and not _is_in_range(value, dtype):  # type: ignore[arg-type]
+        suggested = DataType.Int if isinstance(value, int) and _is_in_range(value, DataType.Int) else DataType.Double
+        raise WrongScalarValue(value=scalar_text(value), dtype=dtype.value, suggested=suggested)
     if dtype.is_bool:
         return bool(value)
     if dtype.is_integer:
         return int(value)  # type: ignore[arg-type]
     return complex(value) if dtype.is_complex else float(value)  # type: ignore[arg-type]
+
+
+def _is_in_range(value: float, dtype: DataType) -> bool:
+    """Tell whether a kernel's integer of `dtype` can be `value`, whose fraction it drops; both 64-bit types hold what 64 bits can."""
+    if not math.isfinite(value):
+        return False
+    whole = int(value)
+    return not abs(whole) >> 64 if dtype.bits == 64 else whole_number(whole, dtype) == whole
 
 
 def scalar_text(value: object) -> str:

@@ -36,6 +36,12 @@ class NoListOfReferences(UserError, TypeError):
     fix = "write validate(inputs, [reference])"
 
 
+class NoReference(UserError, TypeError):
+    code = "W174"
+    what = "reference {index} is {given}; references are tensors of torch"
+    fix = "pass torch.as_tensor(value), of the output's type and shape"
+
+
 class WrongReferenceCount(UserError, AssertionError):
     code = "W171"
     what = "the fusion returned {outputs} outputs, and {references} reference outputs were given"
@@ -110,6 +116,9 @@ def check_outputs(fusion: Fusion, outputs: Sequence[Any], kept: KeptInputs, refe
         raise NoListOfReferences(given=shown(references))
     if references is not None and len(references) != len(outputs):
         raise WrongReferenceCount(outputs=len(outputs), references=len(references))
+    for index, (reference, output) in enumerate(zip(references or (), outputs)):
+        if isinstance(output, torch.Tensor) and not isinstance(reference, torch.Tensor):
+            raise NoReference(index=index, given=shown(reference))
     wanted_values, tolerances = _expected(fusion, kept) if references is None else (references, _tolerances(fusion, kept))
     for index, (value, output, reference, allowed) in enumerate(zip(returned, outputs, wanted_values, tolerances, strict=True)):
         wanted = torch_dtype(value.dtype()) if references is None and isinstance(value, TensorView) else None

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..dtypes import DataType, as_dtype
 from ..errors import UserError
+from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val
 
 
@@ -18,6 +19,18 @@ class WrongArgument(UserError, TypeError):
     code = "W304"
     what = "{op}(): {problem}"
     fix = "{remedy}"
+
+
+class ForeignValue(UserError):
+    code = "W311"
+    what = "{op}: {value} belongs to another fusion"
+    fix = "use values of the fusion that is being defined"
+
+
+class NoElementType(UserError):
+    code = "W308"
+    what = "{op}: elements cannot have type {dtype}"
+    fix = "use a DataType of elements, such as DataType.Float, or DataType.Int for indices"
 
 
 def wrong(op: str, argument: str, wanted: str, given: object) -> TypeError:
@@ -95,8 +108,8 @@ def integers(op: str, argument: str, value: object) -> list[int]:
     return [integer(op, f"{argument}[{i}]", v) for i, v in enumerate(value)]
 
 
-def extents(op: str, argument: str, value: object) -> list[Any]:
-    """Check a shape: a list or tuple (torch.Size too) of ints and integer scalars, mixed."""
+def extents(fusion: Fusion, op: str, argument: str, value: object) -> list[Any]:
+    """Check a shape: a list or tuple (torch.Size too) of ints and integer scalars of `fusion`, mixed. Errors: WrongArgument, ForeignValue."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise wrong(op, argument, "a list or tuple of ints and scalars", value)
     out = []
@@ -107,6 +120,8 @@ def extents(op: str, argument: str, value: object) -> list[Any]:
         if isinstance(item, Scalar) and not item.dtype().is_integer:
             problem = f"{argument}[{i}] must be an integer scalar, not one of {item.dtype()}"
             raise WrongArgument(op=op, problem=problem, remedy="cast it to DataType.Int")
+        if isinstance(item, Scalar) and item.fusion is not None and item.fusion is not fusion:
+            raise ForeignValue(op=op, value=str(item))
         out.append(item)
     return out
 
@@ -119,7 +134,15 @@ def data_type(op: str, argument: str, value: object) -> DataType:
     return found
 
 
+def element_type(op: str, argument: str, value: object) -> DataType:
+    """Check a DataType that elements can have."""
+    dtype = data_type(op, argument, value)
+    if dtype in (DataType.Null, DataType.Index):
+        raise NoElementType(op=op, dtype=dtype)
+    return dtype
+
+
 def optional_data_type(op: str, value: object) -> DataType | None:
     """Check a DataType; Null is None."""
     dtype = data_type(op, "dtype", value)
-    return None if dtype is DataType.Null else dtype
+    return None if dtype is DataType.Null else element_type(op, "dtype", dtype)

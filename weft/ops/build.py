@@ -16,6 +16,7 @@ from ..expr import Number, Sym
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, IterDomain, LoadStoreOp, PointwiseOp, Scalar, TensorView, Val, no_reductions
+from .arguments import ForeignValue
 from .promotion import Rule, common_dtype
 from .registry import OpDef, UnsupportedDtype, lookup
 
@@ -32,12 +33,6 @@ class IllegalCast(UserError):
     code = "W860"
     what = "Illegal Cast value from  DataType: {old} to DataType: {new}"  # nvFuser's words
     fix = "{remedy}"
-
-
-class ForeignValue(UserError):
-    code = "W311"
-    what = "{op}: {value} belongs to another fusion"
-    fix = "use values of the fusion that is being defined"
 
 
 class NumberTooLarge(UserError):
@@ -198,6 +193,8 @@ def _check_cast(old: DataType, new: DataType, value: Val) -> None:
         remedy = "Float4_e2m1fn_x2 should be converted to Float4_e2m1fn in fusion definition"
     elif DataType.Null in (old, new):
         remedy = "name the type of the result"
+    elif new is DataType.Index:
+        remedy = "use DataType.Int, or DataType.Int32"
     elif old.is_narrow_float and new not in _BESIDE_NARROW or new.is_narrow_float and old not in _BESIDE_NARROW:
         remedy = "go through Float: floats of 8 and 4 bits convert to and from Float, Double, Half and BFloat16 only"
     elif isinstance(value, Scalar) and new.is_narrow_float:

@@ -25,9 +25,19 @@ class HalfSeed(UserError):
 
 def full(fusion: Fusion, shape: Sequence[Extent], value: Operand, dtype: DataType) -> TensorView:
     """Return a tensor of `shape` filled with the scalar `value`."""
+    fill = as_val(fusion, value, "full")
     out = fusion.new_tensor(new_shape_axes(fusion, shape, "full"), dtype)
-    fusion.register(FullOp([as_val(fusion, value, "full")], [out], op="full"))
+    fusion.register(FullOp([_fill_of(fusion, fill, dtype)], [out], op="full"))
     return out
+
+
+def _fill_of(fusion: Fusion, fill: Val, dtype: DataType) -> Val:
+    """Return a scalar as kernels write it into elements of `dtype`: they convert no complex number to a real one, and no NaN to an integer."""
+    assert isinstance(fill, Scalar)
+    is_narrowed = fill.dtype().is_complex and not dtype.is_complex or fill.dtype().is_float and dtype.is_integer
+    if not is_narrowed or dtype.is_narrow_float:
+        return fill
+    return cast(fusion, fill, dtype)
 
 
 class WrongIota(UserError):
@@ -41,6 +51,8 @@ def _check_iota(length: Scalar, start: Operand | None, step: Operand | None, dty
     for name, value in (("start", start), ("step", step)):
         if isinstance(value, Scalar) and value.dtype() is not dtype:
             raise WrongIota(problem=f"{name} dtype does not match specified dtype argument: {value.dtype()} and {dtype}")
+        if isinstance(value, float) and dtype.is_integer and math.isfinite(value) and not value.is_integer():
+            raise WrongIota(problem=f"{name} dtype does not match specified dtype argument: {value} and {dtype}")
     known = [v.sym.value if isinstance(v, Scalar) else v for v in (start, step) if v is not None and not (isinstance(v, Scalar) and not v.sym.is_const)]
     if not all(math.isfinite(v) for v in known if isinstance(v, (int, float))):
         raise WrongIota(problem=f"length, start, step must be finite numbers. They are {length.sym}, {start}, {step}")

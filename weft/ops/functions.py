@@ -15,7 +15,8 @@ from ..errors import Unsupported, UserError
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val
 from . import block_functions, build, factories, index_functions, reductions, shapes, torch_functions, view_functions
-from .arguments import WrongArgument, boolean as _bool, booleans as _bools, data_type as _dtype, extents as _shape, integer as _int, integers as _ints
+from .arguments import WrongArgument, boolean as _bool, booleans as _bools, data_type as _dtype, element_type as _element_type, extents as _shape
+from .arguments import integer as _int, integers as _ints
 from .arguments import number as _number, operand as _operand, optional_data_type as _optional_dtype, scalar as _scalar, tensor as _tensor, wrong as _wrong
 from .registry import OPS, UnknownOp, nearest_names
 
@@ -251,13 +252,14 @@ def broadcast(fusion: Fusion, arg: Any, is_broadcast_dim: Any) -> TensorView:
 def broadcast_in_dim(fusion: Fusion, arg: Any, shape: Any, broadcast_dims: Any) -> TensorView:
     """Return arg with axis i at broadcast_dims[i] of shape, expanded to shape."""
     return shapes.broadcast_in_dim(
-        fusion, _tensor("broadcast_in_dim", "arg", arg), _shape("broadcast_in_dim", "shape", shape), _ints("broadcast_in_dim", "broadcast_dims", broadcast_dims)
-    )
+        fusion, _tensor("broadcast_in_dim", "arg", arg), _shape(fusion, "broadcast_in_dim", "shape", shape),
+        _ints("broadcast_in_dim", "broadcast_dims", broadcast_dims),
+    )  # fmt: skip
 
 
 def expand(fusion: Fusion, arg: Any, shape: Any) -> TensorView:
     """Return arg with its axes of extent 1 expanded to shape (-1 keeps an axis)."""
-    return shapes.expand(fusion, _tensor("expand", "arg", arg), _shape("expand", "shape", shape))
+    return shapes.expand(fusion, _tensor("expand", "arg", arg), _shape(fusion, "expand", "shape", shape))
 
 
 def squeeze(fusion: Fusion, arg: Any, dims: Any, squeeze_expanded: bool = False) -> TensorView:
@@ -289,12 +291,12 @@ def shape(fusion: Fusion, arg: Any) -> list[Scalar]:
 # ---------------------------------------------------------------- factories
 def full(fusion: Fusion, shape: Any, fill_value: Any, dtype: Any) -> TensorView:
     """Return a tensor of shape filled with fill_value."""
-    return factories.full(fusion, _shape("full", "shape", shape), _scalar("full", "fill_value", fill_value), _dtype("full", "dtype", dtype))
+    return factories.full(fusion, _shape(fusion, "full", "shape", shape), _scalar("full", "fill_value", fill_value), _element_type("full", "dtype", dtype))
 
 
 def iota(fusion: Fusion, length: Any, start: Any = None, step: Any = None, dtype: Any = DataType.Int) -> TensorView:
     """Return start + step * i for i below length."""
-    extent = _shape("iota", "length", [length])[0]
+    extent = _shape(fusion, "iota", "length", [length])[0]
     start = None if start is None else _scalar("iota", "start", start)
     step = None if step is None else _scalar("iota", "step", step)
     return factories.iota(fusion, extent, start, step, _dtype("iota", "dtype", dtype))
@@ -306,7 +308,7 @@ def _random(op: str, fusion: Fusion, a: Any, b: Any, shape: Any, seed: Any, offs
             raise Unsupported(f"{op} with {argument} in a tensor", remedy="pass it as a scalar")
     seed = None if seed is None else _scalar(op, "rng_seed", seed)
     offset = None if offset is None else _scalar(op, "rng_offset", offset)
-    return factories.random_of_shape(fusion, op, a, b, _shape(op, "shape", shape), _dtype(op, "dtype", dtype), seed, offset)
+    return factories.random_of_shape(fusion, op, a, b, _shape(fusion, op, "shape", shape), _dtype(op, "dtype", dtype), seed, offset)
 
 
 def uniform(fusion: Fusion, minval: Any, maxval: Any, shape: Any, *, rng_seed: Any = None, rng_offset: Any = None, dtype: Any = DataType.Float) -> TensorView:

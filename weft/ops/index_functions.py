@@ -34,7 +34,7 @@ def index_select(fusion: Fusion, arg: Any, index: Any, dim: Any) -> TensorView:
 def select(fusion: Fusion, arg: Any, index: Any, dim: Any) -> TensorView:
     """Return arg at one index along dim, without that axis."""
     x = tensor("select", "arg", arg)
-    place = extent_sym(extents("select", "index", [index])[0])
+    place = extent_sym(extents(fusion, "select", "index", [index])[0])
     return lookups.select(fusion, x, place, integer("select", "dim", dim))
 
 
@@ -68,7 +68,7 @@ def scatter_add(fusion: Fusion, arg: Any, index: Any, src: Any, dim: Any) -> Ten
 def embedding_bwd(fusion: Fusion, grad: Any, index: Any, entries: Any) -> TensorView:
     """Return the gradient of a table of `entries` rows: the sums of the rows of grad that belong to each entry of index."""
     op = "embedding_bwd"
-    count = extent_sym(extents(op, "entries", [entries])[0])
+    count = extent_sym(extents(fusion, op, "entries", [entries])[0])
     return lookups.embedding_backward(fusion, tensor(op, "grad", grad), tensor(op, "index", index), count)
 
 
@@ -90,7 +90,7 @@ def argsort(fusion: Fusion, arg: Any, dim: Any, descending: Any = False, stable:
 def topk(fusion: Fusion, arg: Any, k: Any, dim: Any = -1, largest: Any = True, sorted: Any = False) -> tuple[TensorView, TensorView]:
     """Return the k largest (or smallest) values of arg along dim, and their positions."""
     flags = boolean("topk", "largest", largest), boolean("topk", "sorted", sorted)
-    count = extent_sym(extents("topk", "k", [k])[0])
+    count = extent_sym(extents(fusion, "topk", "k", [k])[0])
     return scans.topk(fusion, tensor("topk", "arg", arg), count, integer("topk", "dim", dim), *flags)
 
 

@@ -25,7 +25,7 @@ import torch
 from .. import forking
 from ..cache import Artefact, artefact_key, default_cache, digest_of_files, files_below
 from ..dtypes import DataType
-from ..expr import EVALUATORS, const, var
+from ..expr import const, var
 from ..lower.program import KernelProgram, LineOrigin, Need
 from ..options import Options, current, in_block
 from . import engines, kept_code, philox_state, profile, warm_path, work_memory
@@ -34,6 +34,7 @@ from .binding import span_elems
 from .call_state import settings_and_gradients
 from .engines import BuiltKernel, Engine, LaunchPlan, Memory
 from .gradient_check import was_written
+from .host_scalars import EVALUATORS
 from .outputs import Layout
 from .record_text import Later, NoRecord, as_text, decoded, encoded
 from .storage_check import checker

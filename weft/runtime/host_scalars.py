@@ -5,12 +5,12 @@ Read first: `expression`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
-from .. import expr
 from ..dtypes import DataType
-from ..expr import Sym, inner_first
+from ..expr import EVALUATORS, Number, Sym, coerced, inner_first
 
 DEEPEST_TEXT = 8
 """Nesting depth of operations in one expression of the text; Python's parser allows some 50."""
@@ -47,9 +47,29 @@ def _nested(sym: Sym, names: Mapping[Sym, str], constants: dict[str, Any]) -> st
         text = f"{sym.op}({', '.join(args)})"
     else:
         name = f"op_{sym.op}"
-        constants[name] = expr.EVALUATORS[sym.op]
+        constants[name] = EVALUATORS[sym.op]
         text = f"{name}({', '.join(args)})"
-    return f"{_python_type(sym.dtype)}({text})"
+    convert = _converter(sym)
+    if not convert:
+        return f"{_python_type(sym.dtype)}({text})"
+    constants[f"op_{convert}"] = EVALUATORS[convert]
+    return f"op_{convert}({text})"
+
+
+def _real_part(value: Number) -> Number:
+    return value.real
+
+
+def _converter(sym: Sym) -> str:
+    """Return the name in EVALUATORS of what a value of the operation `sym` needs to be one of its type; "" where Python's own conversion does."""
+    given = sym.args[0].dtype
+    if sym.dtype.is_integer and (sym.dtype.bits < 64 or sym.op == "cast" and not given.is_integer and not given.is_bool):
+        return f"as_{sym.dtype.name}"
+    return "as_real" if sym.op == "cast" and given.is_complex and sym.dtype.is_float else ""
+
+
+EVALUATORS["as_real"] = _real_part
+EVALUATORS.update({f"as_{dtype.name}": functools.partial(coerced, dtype=dtype) for dtype in DataType if dtype.is_integer})
 
 
 def _constant(value: Any, constants: dict[str, Any]) -> str:
