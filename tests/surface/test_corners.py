@@ -152,3 +152,15 @@ def test_a_complex_scalar_becomes_its_real_part() -> None:
         fd.add_output(fd.ops.full([2], fd.ops.cast(s, dtype=D.Double), D.Double))
 
     assert [out.tolist() for out in run(define, [2.5 - 1j], is_new=None)] == [[2.5, 2.5], [3.0, 3.0], [2.5, 2.5]]
+
+
+@pytest.mark.parametrize("kind", [D.Float, D.Double, D.Half, D.BFloat16])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_uniform_range_may_run_downwards(kind: D, is_open: bool) -> None:
+    def define(fd: Any) -> None:
+        low, high = (fd.define_scalar(D.Double), fd.define_scalar(D.Double)) if is_open else (2.0, -1.0)
+        fd.add_output(fd.ops.uniform(low, high, [1000], rng_seed=5, rng_offset=0, dtype=kind))
+
+    (out,) = run(define, [2.0, -1.0] if is_open else [], is_new=None)
+    numbers = out.cpu().double()
+    assert -1 < float(numbers.min()) < -0.9 and 1.9 < float(numbers.max()) <= 2 and abs(float(numbers.mean()) - 0.5) < 0.1

@@ -68,11 +68,11 @@ WEFT_DEVICE double uniform_of_bits(unsigned low, unsigned high) {
   const double y = static_cast<double>(z) * 1.1102230246251565e-16 + 5.551115123125783e-17;
   return y == 1. ? 0. : y;
 }
-// [low, high): what rounds up to `high` becomes `low`
+// [low, high), or (high, low]: what rounds to `high` becomes `low`
 template <class T> WEFT_DEVICE T to_range(T y, T low, T high) {
   if (low == T(0) && high == T(1)) return y;  // decided at compile time for literal bounds
   const T scaled = low + (high - low) * y;
-  return scaled < high ? scaled : low;
+  return (low < high ? scaled < high : scaled > high) ? scaled : low;
 }
 
 // Box and Muller's pair of normal numbers; u is in (0, 1].

@@ -100,8 +100,17 @@ def random(
     drawn = cast(fusion, out, dtype)
     if distribution != "uniform" or not dtype.is_reduced_float:
         return drawn  # type: ignore[return-value]
-    is_below = pointwise(fusion, "lt", cast(fusion, drawn, DataType.Float), inputs[1])  # what is rounded up to b becomes a
-    return pointwise(fusion, "where", is_below, drawn, cast(fusion, inputs[0], dtype))  # type: ignore[return-value]
+    is_inside = _is_inside(fusion, cast(fusion, drawn, DataType.Float), *inputs[:2])
+    return pointwise(fusion, "where", is_inside, drawn, cast(fusion, inputs[0], dtype))  # type: ignore[return-value]
+
+
+def _is_inside(fusion: Fusion, drawn: Val, a: Val, b: Val) -> Val:
+    """Tell which numbers drawn between `a` and `b` were not rounded to `b` or beyond."""
+    assert isinstance(a, Scalar) and isinstance(b, Scalar)
+    if a.sym.is_const and b.sym.is_const:
+        return pointwise(fusion, "lt" if a.sym.value < b.sym.value else "gt", drawn, b)  # type: ignore[operator]
+    left, all_of_it = pointwise(fusion, "sub", b, drawn), pointwise(fusion, "sub", b, a)
+    return pointwise(fusion, "gt", pointwise(fusion, "mul", left, all_of_it), 0.0)
 
 
 def random_of_shape(

@@ -35,7 +35,7 @@ def philox(seed: int, subsequences: np.ndarray, offset: int) -> np.ndarray:
 
 
 def uniform(count: int, seed: int, offset: int, low: float = 0.0, high: float = 1.0, *, double: bool = False) -> np.ndarray:
-    """Return `count` numbers in [low, high), in linear order, as float32 or float64."""
+    """Return `count` numbers in [low, high), or (high, low], in linear order, as float32 or float64."""
     if double:
         y = _double_bits(count, seed, offset).astype(np.float64) * 2.0**-53 + 2.0**-54
         kind: type = np.float64
@@ -47,7 +47,8 @@ def uniform(count: int, seed: int, offset: int, low: float = 0.0, high: float = 
         kind = np.float32
     y = np.where(y == 1, kind(0), y)
     scaled = kind(low) + (kind(high) - kind(low)) * y
-    return np.where(scaled < kind(high), scaled, kind(low)).astype(kind)
+    is_inside = scaled < kind(high) if kind(low) < kind(high) else scaled > kind(high)
+    return np.where(is_inside, scaled, kind(low)).astype(kind)
 
 
 def normal(count: int, seed: int, offset: int, mean: float = 0.0, deviation: float = 1.0, *, double: bool = False) -> np.ndarray:
