@@ -407,3 +407,23 @@ def test_a_target_whose_elements_share_memory_is_refused(target: torch.Tensor) -
     with pytest.raises(WeftError, match="W745: output T2.* is written into input 1, .*, whose elements share memory"):
         fd.execute([torch.ones(target.shape), target])
     assert (target == 1).all()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_updated_input_is_returned_where_its_new_value_is_added_plainly(times: int) -> None:
+    """In the order of the calls without `alias_input`, and as often; the text of the definition says the same."""
+    with FusionDefinition() as fd:
+        x, y = (fd.define_tensor([-1], contiguity=True) for _ in range(2))
+        total = fd.ops.add(x, y)
+        fd.add_output(total, y)
+        fd.add_output(fd.ops.mul(y, 2.0))
+        for _ in range(times):
+            fd.add_output(total)
+    scope: dict[str, Any] = {"FusionDefinition": FusionDefinition, "DataType": DataType}
+    exec(repr(fd), scope)
+    with FusionDefinition() as again:
+        scope["nvfuser_fusion"](again)
+    for definition in (fd, again):
+        a, b = torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])
+        doubled, *totals = definition.execute([a, b])
+        assert doubled.tolist() == [20, 40] and len(totals) == times and all(t is b for t in totals) and b.tolist() == [11, 22]

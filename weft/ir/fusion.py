@@ -152,17 +152,17 @@ class Fusion(Owner):
 
     def add_output(self, value: Val, alias_input: Val | None = None) -> None:
         """Add an output; with `alias_input` it is written into that input's buffer and not returned unless added plainly too."""
-        known = value in self._outputs
-        if alias_input is not None:
-            self.aliases[value] = alias_input
-            if not known:
-                self.hidden_outputs.add(value)
-        elif known:
-            self.hidden_outputs.discard(value)
         if isinstance(value, TensorView):
             value.memory_type = MemoryType.global_
-        if not known or alias_input is None and value not in self.aliases:
-            self._outputs.append(value)
+        if alias_input is not None:
+            self.aliases[value] = alias_input
+            if value in self._outputs:
+                return
+            self.hidden_outputs.add(value)
+        elif value in self.hidden_outputs:
+            self.hidden_outputs.discard(value)
+            self._outputs.remove(value)  # it is returned where it is added without `alias_input`
+        self._outputs.append(value)
 
     def reuse_input(self, output: Val, source: Val) -> None:
         """Let an output have the memory of an input that nobody reads after the call, where the kernel may write there while it runs; else its own memory."""
