@@ -101,15 +101,16 @@ def of_function(function: moved.Function, shapes: moved.Shapes, backend: str) ->
     torch._dynamo.reset()
     torch._functorch.config.donated_buffer = False  # the backward runs more than once
     compiled = torch.compile(function, backend=weft_backend if backend == "weft" else backend)
-    leaves = [torch.randn(shape, device="cuda", dtype=moved.BF16, requires_grad=True) for shape in shapes]
+    given = [torch.randn(shape, device="cuda", dtype=moved.BF16) for shape in shapes]
     with torch.no_grad():
-        out = compiled(*leaves)
-        forward = kernel_us(lambda: compiled(*leaves))
-    result = compiled(*leaves)
+        out = compiled(*given)
+        forward = kernel_us(lambda: compiled(*given))
+    leaves = [t.requires_grad_() for t in given[: len(given) - moved.TABLES.get(function, 0)]]
+    result = compiled(*given)
     ones = torch.randn_like(result)
     gradients = torch.autograd.grad(result, leaves, ones, retain_graph=True)
     backward = kernel_us(lambda: torch.autograd.grad(result, leaves, ones, retain_graph=True))
-    for way, (us, kernels), tensors in (("forward", forward, [*leaves, out]), ("backward", backward, [*leaves, out, *gradients])):
+    for way, (us, kernels), tensors in (("forward", forward, [*given, out]), ("backward", backward, [*given, out, *gradients])):
         source = torch.empty(sum(t.nbytes for t in tensors) // 2, dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)
         copied_us, _ = kernel_us(lambda: target.copy_(source))  # noqa: B023

@@ -34,6 +34,16 @@ def rotary(q: torch.Tensor, c: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
     return q * c + torch.cat((-b, a), -1) * s
 
 
+def query_norm(x: torch.Tensor, w: torch.Tensor, c: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    return rotary(F.rms_norm(x, x.shape[-1:], w), c, s)
+
+
+def interleaved_query_norm(x: torch.Tensor, w: torch.Tensor, c: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    x = F.rms_norm(x, x.shape[-1:], w)
+    even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)
+    return (x.float() * c + torch.stack((-odd, even), -1).flatten(-2).float() * s).to(x.dtype)
+
+
 def dice(p: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     p = p.sigmoid()
     return 1 - (2 * (p * t).sum() + 1) / (p.sum() + t.sum() + 1)
@@ -77,9 +87,13 @@ FUNCTIONS: dict[Function, Shapes] = {
     dice: ((16, 1, 512, 512), (16, 1, 512, 512)), distillation: ((2048, 32000), (2048, 32000)),
     adaptive_norm: ((32, 1024, 1152), (32, 1152), (32, 1152)), add_norm: ((8192, 4096), (8192, 4096), (4096,)),
     group_norm_silu: ((16, 320, 64, 64), (320,), (320,)), group_norm_relu: ((16, 320, 64, 64), (320,), (320,)),
+    query_norm: ((2, 4096, 32, 128), (128,), (4096, 1, 128), (4096, 1, 128)),
+    interleaved_query_norm: ((2, 4096, 32, 128), (128,), (4096, 1, 128), (4096, 1, 128)),
     norm_of_samples: ((4, 64, 256, 256),), gated: ((8192, 8192),), total_softmax: ((2048, 4096),),
 }  # fmt: skip
-"""A function, and the shapes of its arguments, all of which have gradients."""
+"""A function, and the shapes of its arguments, which have gradients."""
+TABLES = {query_norm: 2, interleaved_query_norm: 2}
+"""How many arguments at the end have none."""
 
 
 class _Stub:
@@ -120,8 +134,8 @@ def moved(function: Function, shapes: Shapes) -> list[dict[str, Any]]:
         out = compiled(*given)
         rows.append(_row(function, "forward", counted, [*given, out]))
         with torch.enable_grad():
-            leaves = [t.requires_grad_() for t in given]
-            out = compiled(*leaves)
+            leaves = [t.requires_grad_() for t in given[: len(given) - TABLES.get(function, 0)]]
+            out = compiled(*given)
         counted.clear()
         gradients = torch.autograd.grad(out, leaves, torch.ones_like(out))
         rows.append(_row(function, "backward", counted, [*given, out, *gradients]))

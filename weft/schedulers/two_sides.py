@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..analysis.blocks import block_needs
 from ..analysis.connected import is_connected
-from ..analysis.lookups import bad_source
+from ..analysis.lookups import bad_source, loads, looked_up_only
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes
 from ..analysis.op_cost import OpCost, cost_of
 from ..analysis.persistent import PersistentBuffers, persistent_buffers
@@ -63,7 +63,7 @@ class TwoSidedAnalysis(RowAnalysis):
     ) -> None:  # fmt: skip
         self.axes, self.shape, self.columns, self.column_tensors, self.buffers = axes, shape, columns, column_tensors, buffers
         of_columns = column_operands(column_tensors)
-        inputs = [v for v in fusion.inputs() if isinstance(v, TensorView)]
+        inputs = loads(fusion)
         outputs = [v for v in fusion.outputs() if isinstance(v, TensorView)]
         reduced = shape.reduced
         row_side = [t for t in inputs if t not in of_columns or any(not set(u.outputs) <= column_tensors for u in t.uses())]
@@ -162,8 +162,9 @@ def analyze_two_sides(fusion: Fusion, axes: LoopAxes | None = None) -> TwoSidedA
         return Obstacle("the reduced axes have only one element")
     if outer.reduced != loops - inner.reduced:
         return Obstacle(f"{outer.reference} does not reduce exactly the axes that {inner.reference} keeps")
+    read_elsewhere = looked_up_only(fusion)
     for tensor in axes.tensors:
-        if not axes.concrete(tensor) <= loops:
+        if tensor not in read_elsewhere and not axes.concrete(tensor) <= loops:
             return Obstacle(f"{tensor} has an axis that the reductions do not have")
     totals: list[TensorView] = [e.outputs[0] for e in outer.reductions]  # type: ignore[misc]
     of_one = [_axes_of_one_element(t, axes) for t in totals]
