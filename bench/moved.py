@@ -44,6 +44,13 @@ def interleaved_query_norm(x: torch.Tensor, w: torch.Tensor, c: torch.Tensor, s:
     return (x.float() * c + torch.stack((-odd, even), -1).flatten(-2).float() * s).to(x.dtype)
 
 
+def heads_norm(x: torch.Tensor, w: torch.Tensor, c: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    """Layer norm of heads with weights of their own, then transposed, then interleaved rotary positions."""
+    x = (F.layer_norm(x.float(), x.shape[-1:]) * w.float()).to(x.dtype).transpose(1, 2)
+    turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+    return (x.float() * c + turned.float() * s).to(x.dtype)
+
+
 def dice(p: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     p = p.sigmoid()
     return 1 - (2 * (p * t).sum() + 1) / (p.sum() + t.sum() + 1)
@@ -89,10 +96,11 @@ FUNCTIONS: dict[Function, Shapes] = {
     group_norm_silu: ((16, 320, 64, 64), (320,), (320,)), group_norm_relu: ((16, 320, 64, 64), (320,), (320,)),
     query_norm: ((2, 4096, 32, 128), (128,), (4096, 1, 128), (4096, 1, 128)),
     interleaved_query_norm: ((2, 4096, 32, 128), (128,), (4096, 1, 128), (4096, 1, 128)),
+    heads_norm: ((2, 4096, 32, 128), (32, 128), (4096, 128), (4096, 128)),
     norm_of_samples: ((4, 64, 256, 256),), gated: ((8192, 8192),), total_softmax: ((2048, 4096),),
 }  # fmt: skip
 """A function, and the shapes of its arguments, which have gradients."""
-TABLES = {query_norm: 2, interleaved_query_norm: 2}
+TABLES = {query_norm: 2, interleaved_query_norm: 2, heads_norm: 2}
 """How many arguments at the end have none."""
 
 

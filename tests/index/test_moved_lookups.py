@@ -174,3 +174,43 @@ def test_a_slice_of_a_slice_of_a_cat_that_lies_in_its_first_part(end: int, begin
     with poisoned_outputs():
         (result,) = fd.execute([x, y])
     assert torch.equal(result, -torch.cat([x, y], 1)[:, :end][:, begin:stop])
+
+
+def turned_halves(fd: FusionDefinition, x: Any, sizes: list[int]) -> Any:
+    """Both halves of the last axis exchanged, the first of them negated."""
+    half = sizes[-1] // 2
+    low = fd.ops.slice(x, start_indices=[0] * len(sizes), end_indices=[*sizes[:-1], half])
+    high = fd.ops.slice(x, start_indices=[0] * (len(sizes) - 1) + [half], end_indices=sizes)
+    return fd.ops.cat([fd.ops.neg(high), low], dim=len(sizes) - 1)
+
+
+@pytest.mark.parametrize("order", [[1, 0, 2, 3], [0, 2, 1, 3], [2, 0, 1, 3]])
+def test_rows_are_normalized_then_transposed_then_turned_in_one_kernel(order: list[int]) -> None:
+    """The result of a row is read at its own place, whatever the order of axes: that is no lookup, which would need it in memory."""
+    x, s = numbers(2, 5, 3, 32), numbers(32)
+    sizes = [x.shape[d] for d in order]
+
+    def define(fd: FusionDefinition, x: Any, s: Any) -> Any:
+        normed = fd.ops.permute(fd.ops.mul(x, fd.ops.rsqrt(fd.ops.sum(fd.ops.mul(x, x), dims=[3], keepdim=True))), order)
+        s = fd.ops.broadcast_in_dim(s, shape=normed.shape(), broadcast_dims=[3])
+        return fd.ops.add(normed, fd.ops.mul(turned_halves(fd, normed, sizes), s))
+
+    normed = (x * x.square().sum(3, keepdim=True).rsqrt()).permute(order)
+    check(define, [x, s], normed + torch.cat([-normed[..., 16:], normed[..., :16]], -1) * s)
+
+
+def test_weights_and_results_of_rows_do_not_keep_lookups_of_a_layer_norm_from_moving() -> None:
+    """A layer norm with weight and bias has five sources, four of which are smaller than what is looked up: its pairs are exchanged in the same kernel."""
+    x, w, b = numbers(20, 16, 2), numbers(16, 2), numbers(16, 2) + 1
+
+    def define(fd: FusionDefinition, x: Any, w: Any, b: Any) -> Any:
+        centered = fd.ops.sub(x, fd.ops.mul(fd.ops.sum(x, dims=[1, 2], keepdim=True), 1 / 32))
+        square = fd.ops.sum(fd.ops.mul(centered, centered), dims=[1, 2], keepdim=True)
+        w, b = (fd.ops.broadcast_in_dim(t, shape=x.shape(), broadcast_dims=[1, 2]) for t in (w, b))
+        normed = fd.ops.add(fd.ops.mul(fd.ops.mul(centered, fd.ops.rsqrt(fd.ops.add(fd.ops.mul(square, 1 / 32), 1e-5))), w), b)
+        even = fd.ops.slice(normed, start_indices=[0, 0, 0], end_indices=[20, 16, 1])
+        odd = fd.ops.slice(normed, start_indices=[0, 0, 1], end_indices=[20, 16, 2])
+        return fd.ops.add(normed, fd.ops.cat([fd.ops.neg(odd), even], dim=2))
+
+    normed = torch.nn.functional.layer_norm(x, (16, 2), w, b)
+    check(define, [x, w, b], normed + torch.stack([-normed[..., 1], normed[..., 0]], -1), tolerance=1e-5)

@@ -20,13 +20,15 @@ from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain,
 from ..ops.build import broadcast, cast, constant, logical_axes, pointwise
 from ..ops.factories import iota
 from ..ops.registry import lookup as op_named
+from ..ops.shapes import permute, squeeze
 
 MOVED = (PointwiseOp, BroadcastOp, SqueezeOp, ExpandOp, LoadStoreOp, FullOp, IotaOp, LookupOp)
 MOST_INSTRUCTIONS = 100
 """Instructions per element of a chain that is recomputed at the looked-up position. An estimate: with 2 per byte loaded a kernel is still memory-bound."""
 MOST_SOURCES = 12
 MOST_SOURCES_OF_A_SHARED_TENSOR = 3
-"""Tensors in memory that a chain may read; the second limit applies if the source of the lookup is also needed elsewhere, so that it could be read instead."""
+"""Tensors in memory that a chain may read; the second limit applies if the source of the lookup is also needed elsewhere, so that it could be read instead. It
+does not count those with fewer axes than the source, such as weights and results of rows, whose bytes do not matter."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,12 @@ def _pays(fusion: Fusion, expr: LookupOp) -> bool:
         return False
     live = set(map(id, fusion.tensor_exprs()))
     is_shared = source in fusion.outputs() or any(id(use) in live and not isinstance(use, LookupOp) for use in source.uses())
-    return not is_shared or len(ends) <= MOST_SOURCES_OF_A_SHARED_TENSOR
+    return not is_shared or sum(_extent_count(t) >= _extent_count(source) for t in ends) <= MOST_SOURCES_OF_A_SHARED_TENSOR
+
+
+def _extent_count(tensor: TensorView) -> int:
+    """Return the number of axes along which a tensor has elements of its own."""
+    return sum(not axis.is_broadcast() for axis in logical_axes(tensor))
 
 
 def _is_moved(expr: Expr | None) -> bool:
@@ -259,7 +266,8 @@ class _Mover:
     def _computed(self, tensor: TensorView, window: Window) -> TensorView:
         definition = tensor.definition()
         if not _is_moved(definition):
-            return self._looked_up(tensor, window)
+            turned = self._turned(tensor, window)
+            return self._looked_up(tensor, window) if turned is None else turned
         if isinstance(definition, PointwiseOp):
             inputs = [self.image(v, self._of_operand(v, window)) if isinstance(v, TensorView) else v for v in definition.inputs]
             return self._copy_of(definition, inputs, tensor)
@@ -271,6 +279,27 @@ class _Mover:
             return self._counted(definition, window.places[0]) if len(window.places) == 1 else self._counted_over_axes(definition, window.places)
         (source,) = definition.tensor_inputs  # type: ignore[union-attr]
         return self.image(source, Window(self._through(definition, source, window), window.is_masked))  # type: ignore[arg-type]
+
+    def _turned(self, tensor: TensorView, window: Window) -> TensorView | None:
+        """Return a computed tensor of which each element is read at its own place, with its axes in the order of the result's; None if it is read elsewhere.
+        A lookup would need the tensor in memory: a sum of rows that were transposed since."""
+        own: list[int] = []
+        axes = logical_axes(tensor)
+        for axis, place in zip(axes, window.places):
+            if axis.is_broadcast():
+                if axis.expanded_extent is not None:
+                    return None
+                continue
+            if not isinstance(place, Along) or place.offset is not ZERO or self.axes[place.axis].logical_extent is not axis.logical_extent:
+                return None
+            own.append(place.axis)
+        if tensor.definition() is None or not own or len(set(own)) < len(own):
+            return None
+        single = [d for d, axis in enumerate(axes) if axis.is_broadcast()]
+        value = squeeze(self.fusion, tensor, single) if single else tensor
+        order = sorted(range(len(own)), key=own.__getitem__)
+        value = value if order == list(range(len(own))) else permute(self.fusion, value, order)
+        return broadcast(self.fusion, value, [d not in own for d in range(len(self.axes))])
 
     def _single(self, value: Scalar, dtype: DataType) -> TensorView:
         """Return a constant as a tensor of the result's rank."""
