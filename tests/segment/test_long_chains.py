@@ -8,6 +8,7 @@ from fusion_check import poisoned_outputs
 
 from weft import DataType, FusionDefinition
 from weft.arch import H200
+from weft.runtime.runtimes import SharedDefinition
 from weft.runtime.steps import PlanTable
 
 
@@ -90,3 +91,26 @@ def test_results() -> None:
     t = g.double() * s * (1 + y * (1 - s))
     wanted = t - 1e-6 * t.sum((0, 2), keepdim=True) - 1e-6 * wide * (t * wide).sum((0, 2), keepdim=True)
     assert (made.double() - wanted).norm() <= 4e-3 * wanted.norm()
+
+
+@pytest.mark.parametrize("sizes", [(64, 3, 96), (37, 5, 34)])
+def test_what_is_read_at_other_positions_is_computed_in_both_kernels(sizes: tuple[int, int, int]) -> None:
+    """x and its turned halves: exponentials below the largest of each row, and sums of squares per head. x alone is read, by loops and by lookups."""
+    half = sizes[2] // 2
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        x = ops.cast(fd.define_tensor(list(sizes), contiguity=True, dtype=DataType.BFloat16), DataType.Float)
+        low, high = ops.slice(x, [0, 0, 0], [*sizes[:2], half]), ops.slice(x, [0, 0, half], list(sizes))
+        y = ops.add(x, ops.mul(ops.cat([ops.neg(high), low], 2), 0.5))
+        fd.add_output(ops.cast(ops.exp(ops.sub(y, ops.max(y, [2], True))), DataType.BFloat16))
+        fd.add_output(ops.sum(ops.mul(y, y), [0]))
+    plan = SharedDefinition(fd.fusion).base.plans.plan_for({}, H200)
+    assert len(plan.kernels) == 2 and not plan.edges
+    torch.manual_seed(0)
+    given = torch.randn(sizes).bfloat16()
+    with poisoned_outputs():
+        outputs = fd.execute([given])
+    wide = given.double()
+    wide = wide + torch.cat([-wide[..., half:], wide[..., :half]], 2) * 0.5
+    torch.testing.assert_close(outputs[0].double(), (wide - wide.amax(2, keepdim=True)).exp(), rtol=2**-8, atol=1e-6)
+    torch.testing.assert_close(outputs[1].double(), wide.square().sum(0), rtol=1e-5, atol=1e-5)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Set
 
 from ..analysis.op_cost import cost_of
 from ..dtypes import StateType
+from ..ir.graph_ops import LookupOp
 from ..ir.values import Expr, PointwiseOp, TensorView
 from .groups import Graph, Group
 
@@ -90,7 +91,8 @@ def _neighbours(graph: Graph, group: Group) -> list[Group]:
 
 # ---------------------------------------------------------------- computing again
 def repeat_short_chains(graph: Graph) -> bool:
-    """Let readers recompute a tensor from the inputs of its chain of pointwise expressions, if that moves fewer bytes than storing it. True if any does.
+    """Let readers recompute a tensor from the inputs of its chain of pointwise expressions and lookups, if that moves fewer bytes than storing it. True if any
+    does.
 
     A chain begins at the inputs of the group, or nearer, at what all readers read anyway. What a reader reads for one chain counts for the next: tensors that
     it still reads from memory are asked about again.
@@ -122,15 +124,15 @@ def _repeat_from(graph: Graph, group: Group, tensor: TensorView, readers: Set[Gr
     exprs, leaves = chain
     more = sum(graph.bytes(leaf) for reader in readers for leaf in leaves if leaf not in reader.reads)
     saved = graph.bytes(tensor) * (1 + len(readers)) - more
-    if saved <= 0 or not _is_worth(graph, tensor, exprs, saved / len(readers)) or not all(_fits(graph, g, tensor, leaves) for g in readers):
+    if saved <= 0 or not _is_worth(graph, tensor, exprs, saved / len(readers)) or not all(_fits(graph, g, tensor, exprs, leaves) for g in readers):
         return False
     _repeat(graph, tensor, exprs, leaves, group)
     return True
 
 
 def _chain(graph: Graph, group: Group, tensor: TensorView, ends: Set[TensorView]) -> tuple[list[Expr], set[TensorView]] | None:
-    """Return the pointwise expressions that compute `tensor` within a group, and what they read: inputs of the group and `ends`; None if the chain is too long
-    or has other expressions."""
+    """Return the pointwise expressions and lookups that compute `tensor` within a group, and what they read: inputs of the group, of which lookups read those
+    that are in memory, and `ends`; None if the chain is too long or has other expressions."""
     own = set(map(id, (*group.anchors, *group.repeated)))
     found: dict[int, Expr] = {}
     leaves: set[TensorView] = set()
@@ -143,10 +145,11 @@ def _chain(graph: Graph, group: Group, tensor: TensorView, ends: Set[TensorView]
             continue
         if id(definition) in found:
             continue
-        if not isinstance(definition, PointwiseOp) or len(found) == LONGEST_CHAIN:
+        if not isinstance(definition, (PointwiseOp, LookupOp)) or len(found) == LONGEST_CHAIN:
             return None
         found[id(definition)] = definition
-        stack += [r for t in definition.tensor_inputs if (r := graph.root(t)) is not None]
+        leaves |= set(definition.read_whole)
+        stack += [r for t in definition.tensor_inputs if t not in definition.read_whole and (r := graph.root(t)) is not None]
     return (list(found.values()), leaves) if leaves else None
 
 
@@ -158,10 +161,10 @@ def _is_worth(graph: Graph, tensor: TensorView, exprs: list[Expr], saved_bytes: 
     return (cost.instructions + MUFU_SLOTS * cost.mufu) * elems <= INSTRUCTIONS_PER_BYTE * saved_bytes
 
 
-def _fits(graph: Graph, reader: Group, tensor: TensorView, leaves: set[TensorView]) -> bool:
+def _fits(graph: Graph, reader: Group, tensor: TensorView, exprs: list[Expr], leaves: set[TensorView]) -> bool:
     """Tell whether a group can read `leaves` instead of `tensor`: without new axes."""
-    has = graph.axes(tensor)
-    return all(graph.axes(leaf) & ~has == 0 and leaf not in reader.produced for leaf in leaves) and not any(
+    has, by_loops = graph.axes(tensor), {r for e in exprs for t in e.read_by_loops if (r := graph.root(t)) is not None}
+    return all((leaf not in by_loops or graph.axes(leaf) & ~has == 0) and leaf not in reader.produced for leaf in leaves) and not any(
         graph.writer.get(leaf) is not None and graph.makes_cycle(graph.writer[leaf], reader) and _before(graph, reader, graph.writer[leaf]) for leaf in leaves
     )
 
@@ -176,6 +179,7 @@ def _repeat(graph: Graph, tensor: TensorView, exprs: list[Expr], leaves: set[Ten
     made: list[TensorView] = [t for e in exprs for t in e.tensor_outputs]
     for reader in list(graph.readers[tensor]):
         reader.repeated += [e for e in exprs if e not in reader.repeated]
+        reader.barred.update(t for e in exprs for t in e.read_whole)
         for own in made:
             reader.reads.discard(own)
             graph.readers.get(own, set()).discard(reader)
