@@ -214,3 +214,20 @@ def test_weights_and_results_of_rows_do_not_keep_lookups_of_a_layer_norm_from_mo
 
     normed = torch.nn.functional.layer_norm(x, (16, 2), w, b)
     check(define, [x, w, b], normed + torch.stack([-normed[..., 1], normed[..., 0]], -1), tolerance=1e-5)
+
+
+def test_parts_that_are_read_in_place_share_the_loops_of_a_reduction() -> None:
+    """Half of a normalized row turns, the other half stays: behind a transpose, too, what stays is x at its own place."""
+    x, w = numbers(2, 5, 3, 32), numbers(32)
+    with FusionDefinition() as fd:
+        given, weight = (fd.define_tensor(list(t.shape), contiguity=[True] * t.dim(), dtype=F32) for t in (x, w))
+        centered = fd.ops.sub(given, fd.ops.mul(fd.ops.sum(given, dims=[3], keepdim=True), 1 / 32))
+        normed = fd.ops.permute(fd.ops.mul(centered, fd.ops.broadcast_in_dim(weight, shape=[2, 5, 3, 32], broadcast_dims=[3])), [0, 2, 1, 3])
+        turned = fd.ops.slice(normed, start_indices=[0, 0, 0, 0], end_indices=[2, 3, 5, 16])
+        kept = fd.ops.slice(normed, start_indices=[0, 0, 0, 16], end_indices=[2, 3, 5, 32])
+        fd.add_output(fd.ops.cat([turned_halves(fd, turned, [2, 3, 5, 16]), kept], dim=3))
+    with poisoned_outputs():
+        (result,) = fd.execute([x, w])
+    normed = ((x.double() - x.double().mean(3, keepdim=True)) * w.double()).permute(0, 2, 1, 3)
+    torch.testing.assert_close(result.double(), torch.cat([-normed[..., 8:16], normed[..., :8], normed[..., 16:]], -1), rtol=1e-5, atol=1e-5)
+    assert len(fd.fec.kernel_runtimes) == 1  # type: ignore[attr-defined]

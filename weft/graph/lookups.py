@@ -281,8 +281,8 @@ class _Mover:
         return self.image(source, Window(self._through(definition, source, window), window.is_masked))  # type: ignore[arg-type]
 
     def _turned(self, tensor: TensorView, window: Window) -> TensorView | None:
-        """Return a computed tensor of which each element is read at its own place, with its axes in the order of the result's; None if it is read elsewhere.
-        A lookup would need the tensor in memory: a sum of rows that were transposed since."""
+        """Return a tensor of which each element is read at its own place, with its axes in the order of the result's; None if it is read elsewhere. A lookup
+        would need the tensor in memory, as a sum of rows that were transposed since, and would not tell which loop each axis of an input has."""
         own: list[int] = []
         axes = logical_axes(tensor)
         for axis, place in zip(axes, window.places):
@@ -293,7 +293,7 @@ class _Mover:
             if not isinstance(place, Along) or place.offset is not ZERO or self.axes[place.axis].logical_extent is not axis.logical_extent:
                 return None
             own.append(place.axis)
-        if tensor.definition() is None or not own or len(set(own)) < len(own):
+        if not own or len(set(own)) < len(own):
             return None
         single = [d for d, axis in enumerate(axes) if axis.is_broadcast()]
         value = squeeze(self.fusion, tensor, single) if single else tensor
