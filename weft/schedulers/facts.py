@@ -530,6 +530,7 @@ class ReductionAnalysis(RowAnalysis):
         self.exchange_factor = max((MONOIDS[e.attributes["kind"]].exchange_factor for e in shape.reductions if isinstance(e, ReductionOp)), default=1)
 
     def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> ReductionFacts:
+        """Return the facts at these sizes; vectors end where an input changes that neighbouring elements share, unless they would be too narrow."""
         can_begin_anywhere = self.has_whole_columns and self.limits.can_begin_anywhere(self.shape.inner_position, alignment_bits)
         shared = self.shared_facts(env, alignment_bits, self.axes.extents_elems(env), max_access_bits)
         still = sum(stands_still(t, self.axes, self.shape) for t in _inputs(self.axes.fusion))
