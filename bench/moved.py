@@ -89,6 +89,30 @@ def total_softmax(x: torch.Tensor) -> torch.Tensor:
     return x.flatten().softmax(0)
 
 
+def loss_of_pixels(x: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(x, torch.zeros(x.shape[0], *x.shape[2:], dtype=torch.long, device=x.device))
+
+
+def enlarged(x: torch.Tensor) -> torch.Tensor:
+    return F.silu(F.interpolate(x, scale_factor=2))
+
+
+def halved(x: torch.Tensor) -> torch.Tensor:
+    return x.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).mean((3, 5))
+
+
+def shifted_tokens(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    return x * m + F.pad(x, (0, 0, 1, -1)) * (1 - m)
+
+
+def running_shares(x: torch.Tensor) -> torch.Tensor:
+    return x.softmax(-1).cumsum(-1)
+
+
+def shared_heads(k: torch.Tensor) -> torch.Tensor:
+    return k.repeat_interleave(4, 1) * 0.5
+
+
 FUNCTIONS: dict[Function, Shapes] = {
     interleaved_rotary: ((4, 32, 2048, 128), (2048, 64), (2048, 64)), rotary: ((4, 32, 2048, 128), (2048, 128), (2048, 128)),
     dice: ((16, 1, 512, 512), (16, 1, 512, 512)), distillation: ((2048, 32000), (2048, 32000)),
@@ -97,6 +121,8 @@ FUNCTIONS: dict[Function, Shapes] = {
     query_norm: ((2, 4096, 32, 128), (128,), (4096, 1, 128), (4096, 1, 128)),
     interleaved_query_norm: ((2, 4096, 32, 128), (128,), (4096, 1, 128), (4096, 1, 128)),
     heads_norm: ((2, 4096, 32, 128), (32, 128), (4096, 128), (4096, 128)),
+    loss_of_pixels: ((16, 150, 128, 128),), enlarged: ((16, 320, 32, 32),), halved: ((16, 320, 64, 64),), shifted_tokens: ((8, 2048, 2048), (2048,)),
+    running_shares: ((8192, 4096),), shared_heads: ((4, 8, 2048, 128),),
     norm_of_samples: ((4, 64, 256, 256),), gated: ((8192, 8192),), total_softmax: ((2048, 4096),),
 }  # fmt: skip
 """A function, and the shapes of its arguments, which have gradients."""
