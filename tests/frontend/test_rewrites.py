@@ -47,6 +47,39 @@ def test_gradients_of_all_positions_are_one_concatenation() -> None:
     assert aten.cat.default in made and aten.add.Tensor not in made and aten.slice_scatter.default not in made
 
 
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_a_stack_is_a_concatenation_along_an_axis_of_its_own(dim: int) -> None:
+    """A view that splits the concatenated axis would keep the kernel that reads it apart from those that compute the parts."""
+
+    def f(*parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        sizes = list(parts[0].shape)
+        return (aten.view(aten.cat(list(parts), dim), [*sizes[:dim], 3, *sizes[dim:]]) * 2,)
+
+    made = rewritten(f, *(torch.randn(4, 5, 6) for _ in range(3)))
+    (cat,) = (node for node in made.graph.nodes if node.target is aten.cat.default)
+    assert cat.meta["val"].dim() == 4 and aten.view.default not in targets(made)
+
+
+def test_parts_of_a_stack_whose_axis_is_merged_again_lie_side_by_side() -> None:
+    """Gradients of queries, keys and values, which `unbind` takes from one product: each is a contiguous part of a row, and no copy permutes them later."""
+
+    def f(*parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        stacked = aten.view(aten.cat(list(parts)), [3, 2, 4, 7, 8])
+        return (aten.view(aten.clone(aten.permute(stacked, [1, 3, 0, 2, 4]), memory_format=torch.contiguous_format), [2, 7, 96]),)
+
+    made = rewritten(f, *(torch.randn(2, 4, 7, 8) for _ in range(3)))
+    (cat,) = (node for node in made.graph.nodes if node.target is aten.cat.default)
+    assert tuple(cat.meta["val"].shape) == (2, 7, 96) and aten.clone.default not in targets(made)
+
+
+def test_concatenations_that_are_no_stacks_stay() -> None:
+    def f(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        several, uneven = aten.cat([a, a]), aten.cat([a, b])
+        return aten.view(several, [4, 2, 5]), aten.view(uneven, [2, 5, 5]), several + 1
+
+    assert targets(rewritten(f, torch.randn(4, 5), torch.randn(6, 5))).count(aten.view.default) == 2
+
+
 def test_gradients_of_slices_join_beside_another_gradient() -> None:
     def f(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (aten.slice_backward(a, [4, 8], 1, 0, 3, 1) + c + aten.slice_backward(b, [4, 8], 1, 3, 2**63 - 1, 1),)

@@ -1,6 +1,7 @@
 """Rewrites of aten graphs before regions are found, with equal results: torch runs fewer ops, and a kernel can contain more.
 
 - Gradients of slices that together cover a tensor are one concatenation, not a sum of tensors that are mostly zero.
+- A stack is a concatenation along an axis of its own, not one along the next axis, which a view then splits.
 - A convolution's bias is added, and its gradient summed, by the regions around it.
 - `as_strided` of a dense tensor to a dense one is a view.
 - The gradient of a table whose rows are taken in order, as those of positions are, is the gradient itself with zeros behind it; torch would sort the index.
@@ -141,7 +142,8 @@ def _join_slices(graph: Graph, node: Node) -> None:
         if len(parts) < 2 or [start for start, _, _ in parts] != ends[:-1] or ends[-1] != sizes[dim]:
             continue
         joined = {leaf for _, _, leaf in parts}
-        if len(joined) == len(leaves) and _join_side_by_side(graph, node, [leaf for _, _, leaf in parts], dim):
+        is_unpacked = len(joined) == len(leaves) and all(leaf.target is aten.select_backward.default for _, _, leaf in parts)
+        if is_unpacked and _join_side_by_side(graph, node, [leaf.args[0] for _, _, leaf in parts], dim):  # type: ignore[misc]
             return
         pieces: list[Node] = []
         for _, _, leaf in parts:
@@ -154,11 +156,27 @@ def _join_slices(graph: Graph, node: Node) -> None:
         return
 
 
+def _join_stacked(graph: Graph, node: Node) -> None:
+    """Replace a concatenation whose axis is split into its parts, as `stack` and the gradient of `unbind` are, by one along an axis of its own."""
+    pieces: Any = node.args[0]
+    users = list(node.users)
+    shapes = [tuple(piece.meta["val"].shape) for piece in pieces]
+    if len(users) != 1 or users[0].target not in (aten.view.default, aten._unsafe_view.default) or len(pieces) < 2 or len(set(shapes)) > 1:
+        return
+    (split,) = users
+    dim, value = (node.args[1] if len(node.args) > 1 else 0) % len(shapes[0]), split.meta["val"]  # type: ignore[operator]
+    stacked = (*shapes[0][:dim], len(pieces), *shapes[0][dim:])
+    if len(value.shape) != len(stacked) or not all(map(_equal, value.shape, stacked)) or _join_side_by_side(graph, split, list(pieces), dim):
+        return
+    rows = [emit(graph, split, aten.unsqueeze.default, piece, dim) for piece in pieces]
+    joined = emit(graph, split, aten.cat.default, rows, dim)
+    if joined.meta["val"].stride() == value.stride():
+        _replace(graph, split, joined)
+
+
 def _join_side_by_side(graph: Graph, node: Node, parts: list[Node], dim: int) -> bool:
-    """Concatenate gradients of all positions of an axis along a merged axis, if their sum is only read permuted, copied and with that axis and all after it
-    merged (as for packed heads); each is then a contiguous part of a row. Return whether this was done."""
-    if any(leaf.target is not aten.select_backward.default for leaf in parts):
-        return False
+    """Concatenate tensors, one for each position of an axis of `node`, along a merged axis, if `node` is only read permuted, copied and with that axis and all
+    after it merged (as gradients of packed heads); each is then a contiguous part of a row. Return whether this was done."""
     chain = [node]
     for wanted in ((aten.permute.default,), (aten.clone.default,), (aten._unsafe_view.default, aten.view.default)):
         users = list(chain[-1].users)
@@ -179,7 +197,7 @@ def _join_side_by_side(graph: Graph, node: Node, parts: list[Node], dim: int) ->
     shape = [*value.shape[:-1], -1] if all(isinstance(n, int) for n in value.shape) else None
     if shape is None:
         return False
-    rows = [emit(graph, merged, aten.reshape.default, emit(graph, merged, aten.permute.default, leaf.args[0], own), shape) for leaf in parts]
+    rows = [emit(graph, merged, aten.reshape.default, emit(graph, merged, aten.permute.default, part, own), shape) for part in parts]
     _replace(graph, merged, emit(graph, merged, aten.cat.default, rows, place))
     for dead in (copied, permuted):
         graph.erase_node(dead)
@@ -368,7 +386,7 @@ def _is_below(index: Any, size: Any) -> bool:
 
 _REWRITES: dict[Any, Callable[[Graph, Node], None]] = {
     aten.add.Tensor: _join_slices, aten.convolution.default: _split_bias, aten.convolution_backward.default: _split_gradient_of_bias,
-    aten.as_strided.default: _as_view, aten.embedding_dense_backward.default: _gradient_in_order,
+    aten.as_strided.default: _as_view, aten.cat.default: _join_stacked, aten.embedding_dense_backward.default: _gradient_in_order,
 }  # fmt: skip
 
 __all__ = ["CONVOLUTIONS", "KEPT", "drop_unread", "emit", "fake_result", "simplify"]
