@@ -218,11 +218,14 @@ def test_a_state_of_several_fields_stays_in_the_kernel_that_folds_it(order: str)
         fd.validate([torch.randn(6, 9)])
 
 
-def test_an_edge_lies_in_memory_as_the_images_that_it_is_computed_from() -> None:
-    """Channels last: otherwise one kernel would write float32 values transposed, and others read them so, through tiles."""
+@pytest.mark.parametrize("is_permuted", [False, True])
+def test_an_edge_lies_in_memory_as_the_images_that_it_is_computed_from(is_permuted: bool) -> None:
+    """Channels last, as an input's strides say, or as a permute in the definition: otherwise one kernel would write float32 values transposed, and others read
+    them so, through tiles."""
 
     def build(fd: FusionDefinition) -> None:
-        x = chained = fd.define_tensor(shape=[-1] * 4, contiguity=True, stride_order=[3, 0, 2, 1])
+        x = fd.define_tensor(shape=[-1] * 4, contiguity=True, stride_order=[] if is_permuted else [3, 0, 2, 1])
+        x = chained = fd.ops.permute(x, [0, 3, 1, 2]) if is_permuted else x
         for _ in range(12):  # more than readers compute again
             chained = fd.ops.sin(fd.ops.mul(chained, 0.7))
         for dims in ([0, 2, 3], [1]):
@@ -237,4 +240,5 @@ def test_an_edge_lies_in_memory_as_the_images_that_it_is_computed_from() -> None
         build(fd)
     with options(strict_schedules=True):
         for sizes in ((3, 5, 7, 6), (1, 33, 4, 2), (2, 8, 1, 1)):
-            fd.validate([torch.randn(sizes, generator=torch.Generator().manual_seed(sum(sizes))).to(memory_format=torch.channels_last)])
+            images = torch.randn(sizes, generator=torch.Generator().manual_seed(sum(sizes))).to(memory_format=torch.channels_last)
+            fd.validate([images.permute(0, 2, 3, 1) if is_permuted else images])

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from ..ir.block_ops import BlockFoldOp
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, At, LookupOp, TorchOp
-from ..ir.values import IterDomain, TensorView, Val, no_reductions
+from ..ir.values import IterDomain, LoadStoreOp, TensorView, Val, no_reductions
 from .axes import AxisMaps, UnionFind
 
 
@@ -24,21 +24,29 @@ def _is_row_major(tensor: TensorView) -> bool:
     return order == [a for a in domain.logical if _is_real(a)]
 
 
-def keep_memory_formats(fusion: Fusion, outputs: Iterable[Val]) -> None:
-    """Give each of `outputs` the allocation order that it inherits from an input that is not row-major, in place; see `memory_formats`."""
-    for output, order in memory_formats(fusion, outputs).items():
+def _is_permuted(tensor: TensorView) -> bool:
+    domain = tensor.domain()
+    return domain.root is not None and len(domain.root) == len(domain.logical) and isinstance(tensor.definition(), LoadStoreOp)
+
+
+def keep_memory_formats(fusion: Fusion, outputs: Iterable[Val], *, follows_rows: bool = False) -> bool:
+    """Give each of `outputs` the allocation order that it inherits from an input, in place; see `memory_formats`. Return whether any has one."""
+    found = memory_formats(fusion, outputs, follows_rows=follows_rows)
+    for output, order in found.items():
         domain = output.domain()
         domain.allocation = [a for a in domain.logical if a.is_reduction()] + order
         domain.contiguity = [None if not _is_real(a) else True for a in domain.allocation]
+    return bool(found)
 
 
-def memory_formats(fusion: Fusion, outputs: Iterable[Val]) -> dict[TensorView, list[IterDomain]]:
+def memory_formats(fusion: Fusion, outputs: Iterable[Val], *, follows_rows: bool = False) -> dict[TensorView, list[IterDomain]]:
     """Return output -> order of axes, slowest first, for outputs that inherit it from an input which is not row-major. Not for outputs with a requested order,
     outputs written into inputs, packed outputs, and results of torch ops; nor for any output of a fusion with reductions over blocks of neighbours, whose
-    readers expect rows.
+    readers expect rows. follows_rows: also of inputs that are row-major, whose axes the definition permutes.
     """
     inputs = [v for v in fusion.inputs() if isinstance(v, TensorView)]
-    if all(map(_is_row_major, inputs)) or any(isinstance(e, BlockFoldOp) for e in fusion.tensor_exprs()):
+    is_plain = all(map(_is_row_major, inputs)) and not (follows_rows and any(map(_is_permuted, fusion.tensors())))
+    if is_plain or any(isinstance(e, BlockFoldOp) for e in fusion.tensor_exprs()):
         return {}
     maps = FollowedAxes(fusion)
     found: dict[TensorView, list[IterDomain]] = {}
@@ -47,7 +55,7 @@ def memory_formats(fusion: Fusion, outputs: Iterable[Val]) -> dict[TensorView, l
             continue
         if isinstance(output.definition(), TorchOp) or output.dtype().bits < 8:
             continue
-        order = inferred_order(maps, output, _inputs_behind(output))
+        order = inferred_order(maps, output, _inputs_behind(output), follows_rows=follows_rows)
         if order is not None:
             found[output] = order
     return found
@@ -93,15 +101,15 @@ def _positions(expr: LookupOp) -> list[IterDomain | None]:
     return [axes[p.axis] if isinstance(p, Along) and p.offset.is_const and p.offset.value == 0 else None for p in expr.positions]
 
 
-def inferred_order(maps: FollowedAxes, output: TensorView, inputs: list[TensorView]) -> list[IterDomain] | None:
-    """Return the axes of `output` from the slowest in memory to the fastest, or None for row-major.
+def inferred_order(maps: FollowedAxes, output: TensorView, inputs: list[TensorView], *, follows_rows: bool = False) -> list[IterDomain] | None:
+    """Return the axes of `output` from the slowest in memory to the fastest, or None for row-major. follows_rows: as in `memory_formats`.
 
     The input with most real axes decides; several such must agree. Its axes are followed from the fastest on as long as the output has them; the output's
     other axes come before, in logical order.
     """
     count = max((sum(map(_is_real, t.get_logical_domain())) for t in inputs), default=0)
     leading = [t for t in inputs if sum(map(_is_real, t.get_logical_domain())) == count]
-    if not count or _is_row_major(leading[0]):
+    if not count or _is_row_major(leading[0]) and not follows_rows:
         return None
     orders = [_mapped(maps, t, output) for t in leading]
     for order in orders[1:]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 
 from ..analysis.connected import components
-from ..analysis.layouts import keep_memory_formats, memory_formats
+from ..analysis.layouts import keep_memory_formats
 from ..compiler import NoScheduler, is_taken_at_some_sizes
 from ..errors import require
 from ..expr import Number, Sym
@@ -107,10 +107,7 @@ def _keep_formats_between(fusion: Fusion, steps: Sequence[Step], edges: Collecti
     others = {value for step in steps if not isinstance(step, KernelStep) for value in (*step.reads, *step.outputs)}
     whole = {t for e in fusion.tensor_exprs() for t in e.read_whole}
     kept = [t for t in edges if t not in others and t not in whole and isinstance(t.definition(), PointwiseOp)]
-    is_kept = bool(kept) and bool(memory_formats(fusion, kept))
-    if is_kept:
-        keep_memory_formats(fusion, kept)
-    return is_kept
+    return bool(kept) and keep_memory_formats(fusion, kept, follows_rows=True)
 
 
 def _mark_read_again(steps: Sequence[Step]) -> None:
