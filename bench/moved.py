@@ -113,6 +113,19 @@ def shared_heads(k: torch.Tensor) -> torch.Tensor:
     return k.repeat_interleave(4, 1) * 0.5
 
 
+def pooled_batch_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.relu(F.batch_norm(x, None, None, w, b, training=True)).mean((2, 3))
+
+
+def batch_norm_gelu_channels_last(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.gelu(F.batch_norm(x.permute(0, 3, 1, 2), None, None, w, b, training=True)).permute(0, 2, 3, 1)
+
+
+def unpacked_heads(packed: torch.Tensor) -> torch.Tensor:
+    a, b, c = packed.view(*packed.shape[:2], 3, 12, 64).permute(2, 0, 3, 1, 4).unbind(0)
+    return a * b + c
+
+
 FUNCTIONS: dict[Function, Shapes] = {
     interleaved_rotary: ((4, 32, 2048, 128), (2048, 64), (2048, 64)), rotary: ((4, 32, 2048, 128), (2048, 128), (2048, 128)),
     dice: ((16, 1, 512, 512), (16, 1, 512, 512)), distillation: ((2048, 32000), (2048, 32000)),
@@ -124,6 +137,8 @@ FUNCTIONS: dict[Function, Shapes] = {
     loss_of_pixels: ((16, 150, 128, 128),), enlarged: ((16, 320, 32, 32),), halved: ((16, 320, 64, 64),), shifted_tokens: ((8, 2048, 2048), (2048,)),
     running_shares: ((8192, 4096),), shared_heads: ((4, 8, 2048, 128),),
     norm_of_samples: ((4, 64, 256, 256),), gated: ((8192, 8192),), total_softmax: ((2048, 4096),),
+    pooled_batch_norm: ((64, 144, 56, 56), (144,), (144,)), batch_norm_gelu_channels_last: ((64, 56, 56, 144), (144,), (144,)),
+    unpacked_heads: ((64, 196, 2304),),
 }  # fmt: skip
 """A function, and the shapes of its arguments, which have gradients."""
 TABLES = {query_norm: 2, interleaved_query_norm: 2, heads_norm: 2}
