@@ -4,6 +4,7 @@
     python tests/frontend/whole_models.py --kernels              regions run by kernels in the emulator
     python tests/frontend/whole_models.py --device cuda          regions run on the GPU
     python tests/frontend/whole_models.py --hf --workers 8       24 Hugging Face configurations (needs the package transformers)
+    python tests/frontend/whole_models.py --timm --workers 8     128 models of images (needs the package timm)
 
 Prints per model: right or what is wrong, the largest error of a gradient and eager's, the share of compute nodes in weft's regions, how many regions run in torch after all, kernels, and seconds of weft's own work.
 Read first: `run`.
@@ -28,9 +29,13 @@ from fuzz_modules import interpreted
 from hf_models import HF_MODELS
 from model_blocks import BLOCKS
 from sweep import spread
+from timm_models import TIMM_MODELS
 
 from weft.frontend import backend as ours
 from weft.frontend.record import weight
+
+
+MODELS = {**{f"timm {name}": made for name, made in TIMM_MODELS.items()}, **HF_MODELS, **BLOCKS}
 
 
 @dataclass
@@ -116,7 +121,7 @@ def run(name: str, dynamic: bool, engine: str, device: str) -> Outcome:
     torch._dynamo.reset()
     out = Outcome()
     try:
-        model, make_inputs = (BLOCKS if name in BLOCKS else HF_MODELS)[name]()
+        model, make_inputs = MODELS[name]()
     except ImportError as error:
         out.problem = f"cannot be made: {error}"
         return out
@@ -182,13 +187,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("words", nargs="*")
     parser.add_argument("--hf", action="store_true")
+    parser.add_argument("--timm", action="store_true")
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--only", choices=["static", "dynamic"])
     a = parser.parse_args()
-    names = [n for n in (HF_MODELS if a.hf else BLOCKS) if not a.words or any(w == n or w in n and w not in (*HF_MODELS, *BLOCKS) for w in a.words)]
+    known = HF_MODELS if a.hf else [name for name in MODELS if name.startswith("timm ")] if a.timm else BLOCKS
+    names = [n for n in known if not a.words or any(w == n.removeprefix("timm ") or w in n and w not in (*MODELS, *TIMM_MODELS) for w in a.words)]
     engine = "kernels" if a.kernels or a.device == "cuda" else "interpreter"
     items = [(n, d, engine, a.device) for d in (False, True) if a.only in (None, "dynamic" if d else "static") for n in names]
     totals = [0, 0, 0, 0]
