@@ -376,3 +376,14 @@ def test_blocks_share_a_row_that_none_has_registers_for() -> None:
         assert relative_error(got, wanted) <= TOLERANCE[DataType.BFloat16]
     params = fd.fec.kernel_runtimes[-1].proposal.params
     assert params.cluster_blocks > 1 and params.vector_elems == 8
+
+
+def test_sums_that_would_spill_more_than_a_kernel_may_are_declined() -> None:
+    """30 sums of rows and 30 of columns: ptxas spills 608 bytes of such a kernel, which is refused. Kernels with fewer sums compute them."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float)
+        for number in range(60):
+            fd.add_output(fd.ops.sum(fd.ops.mul(fd.ops.exp(x), float(number + 2)), [number % 2]))
+    inputs = [torch.empty(300, 1024)]
+    taken, reason = fd.sched.can_schedule(fd.fusion, SchedulerType.inner_outer_persistent, inputs)
+    assert not taken and "registers for its part of a row and its column sums, but has only 255" in reason

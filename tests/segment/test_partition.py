@@ -164,7 +164,7 @@ def test_schedulers_are_asked_about_a_growing_group_by_its_doublings_only(monkey
 
     def build(fd: FusionDefinition) -> None:
         x = matrix(fd)
-        for number in range(60):
+        for number in range(24):
             fd.add_output(fd.ops.sum(fd.ops.mul(fd.ops.exp(x), float(number + 2)), [number % 2]))
 
     asked = asked_about(monkeypatch)

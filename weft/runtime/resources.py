@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 
+from weft.arch import MOST_SPILL_BYTES as MOST_SPILL_BYTES
 from weft.errors import InternalError, UserError
 
 
@@ -37,12 +38,6 @@ class TooManySpills(UserError):
     code = "W784"
     what = "kernel {kernel} spills {bytes} bytes per thread to local memory, with {registers} registers per thread; at most {limit} bytes are allowed"
     fix = "keep fewer elements per thread, or allow more registers (fewer threads per block)"
-
-
-MOST_SPILL_BYTES = 512
-"""The most bytes stored by spills per thread. Source: of 1,100 kernels without bulk copies that were timed and checked on an H200, those that spill up to 512
-bytes are right; in two that spilled far more, code of ptxas (CUDA 13.0) overwrote the stack pointer. Of 300 kernels with staying blocks and bulk copies, eight
-that spill 52 to 332 bytes accessed illegal addresses: such kernels must not spill at all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,16 @@ Pure: facts and arch in, arrays out. Read first: `Candidates.table`.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from ..arch import BULK_BYTES, CP_ASYNC_BYTES, LINE_BYTES, SECTOR_BYTES, WARP_THREADS, Arch
+from ..arch import BULK_BYTES, CP_ASYNC_BYTES, LINE_BYTES, MOST_SPILL_BYTES, SECTOR_BYTES, WARP_THREADS, Arch
 from ..schedule.peel import fill_of_parts, gains_by_phase, row_vectors
-from .cost.parts import clusters_at_once
+from .cost.parts import clusters_at_once, missing_registers
 from .cost.two_sided import Kernels, Rows, needed_registers
 from .inner_outer_params import LOADS, InnerOuterParams
 from .persistent_params import SHARE_MULTIPLE
@@ -249,10 +250,11 @@ class Candidates:
         return InnerOuterParams(**one | {"loads": loads, "fill": FILLS[one["fill"]], **more})
 
     def why_none_fits(self) -> Decline | None:
-        """Return why not even the largest block has registers for a row and its column sums; None if it has, or if another kernel fits."""
+        """Return why not even the largest block has registers for a row and its column sums; None if it has, or if another kernel fits. A kernel that lacks
+        more than may be spilled would be refused once it is compiled."""
         last = self.last_resort()
-        needed = ceil_div(last.batches * last.vector_elems * (self.facts.column_accumulator_bits + int(self.kept_bits)), 32)
-        if needed <= last.max_registers or len(self.table().batches):
+        needed = math.ceil(needed_registers(kernel_of(last), self.facts_of_rows))
+        if needed <= last.max_registers + missing_registers(MOST_SPILL_BYTES) or len(self.table().batches):
             return None
         if not self.any_cluster and len(Candidates(self.facts, self.arch, self.has_tma, self.slack, any_cluster=True).table().batches):
             return None
