@@ -76,6 +76,8 @@ class _Conditions:
             return None
         if isinstance(expr, IotaOp):
             _, start, step = (v.sym for v in expr.inputs)  # type: ignore[attr-defined]
+            if no_reductions(tensor.get_logical_domain())[0].is_broadcast():  # one element: its axis may repeat over that of another operand
+                return _Linear({}, start)
             return _Linear({0: int(step.value)}, start) if step.is_const and step.value and _axes_count(tensor) == 1 else None
         if isinstance(expr, PointwiseOp):
             return self._arithmetic(expr)
