@@ -15,6 +15,7 @@ from weft.frontend.backend import backend
 from weft.frontend.graph_plan import Boxed
 from weft.frontend.graph_text import steps_of
 from weft.frontend.region_call import RegionCall
+from weft.frontend.warm_graph import WarmGraph
 
 OPTIONS = {"emulate": True, "strict": True, "cache": False}
 
@@ -299,3 +300,15 @@ def test_lines_are_read_as_they_were_written(graphs: list[Boxed]) -> None:
     assert found.arguments and all(step.function and step.makes for step in found.steps)
     lines = [line.strip() for line in source.splitlines()[1:]]
     assert [step.text for step in found.steps] == lines[2:-1] and found.returned == lines[-1]
+
+
+def test_views_to_sizes_that_are_variables_are_in_no_chain(graphs: list[Boxed]) -> None:
+    torch.compile(block, backend=backend, options=OPTIONS)(*tensors())
+    boxed = graphs[0]
+    name, view = "torch_view", torch.Tensor.view
+    before, last = boxed._source.rstrip("\n").rsplit("\n", 1)
+    indent = last[: len(last) - len(last.lstrip())]
+    argument = steps_of(boxed._source).arguments[0]
+    source = f"{before}\n{indent}wide = {name}({argument}, [some_size, 64])\n{last}\n"
+    assert any(step.function == name and not step.args for step in steps_of(source).steps)
+    assert not WarmGraph(source, {**boxed._names, name: view}, boxed.plain)._chains

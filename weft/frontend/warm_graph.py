@@ -83,7 +83,7 @@ class WarmGraph:
         known: set[str] = set()
         for number, step in enumerate(self.text.steps):
             function = self.names.get(step.function)
-            is_view = function is REINTERPRET and (step.args[0] in known or step.args[0] in self.text.arguments)
+            is_view = function is REINTERPRET and bool(step.args) and (step.args[0] in known or step.args[0] in self.text.arguments)
             if number in self._regions or is_view or any(function is product for product in PRODUCTS.values()):
                 known.update(step.makes)
         return known
@@ -92,7 +92,9 @@ class WarmGraph:
         out: dict[str, list[int]] = {}  # by the result of the last step
         for number, step in enumerate(self.text.steps):
             function = self.names.get(step.function)
-            if any(function is view for view in VIEWS.values()) and step.freed == step.args[:1] and not any(a.isidentifier() for a in step.args[1:]):
+            if not step.args or not any(function is view for view in VIEWS.values()):  # no arguments are noted where sizes are variables
+                continue
+            if step.freed == step.args[:1] and not any(a.isidentifier() for a in step.args[1:]):
                 out[step.makes[0]] = [*out.pop(step.args[0], []), number]
         returned = re.findall(r"\w+", self.text.returned)
         return [_Chain(numbers) for made, numbers in out.items() if len(numbers) > 1 and made not in returned]
