@@ -83,7 +83,8 @@ def interpreted() -> Iterator[None]:
     plain = RegionCall.__call__
 
     def call(self: RegionCall, *inputs: Any) -> Any:
-        region, results = self.region, evaluate(self.translated.definition.fusion, inputs, precision="double", hidden=True)
+        region = self.region
+        results = evaluate(self.translated.definition.fusion, inputs, precision="double", hidden=True)
         made = {n: _placed(n, r) for n, r in zip(region.outputs, results, strict=True)}
         for value, argument in region.updates.items():
             inputs[region.inputs.index(argument)].copy_(made[value])

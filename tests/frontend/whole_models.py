@@ -5,6 +5,7 @@
     python tests/frontend/whole_models.py --device cuda          regions run on the GPU
     python tests/frontend/whole_models.py --hf --workers 8       24 Hugging Face configurations (needs the package transformers)
     python tests/frontend/whole_models.py --timm --workers 8     128 models of images (needs the package timm)
+    python tests/frontend/whole_models.py --families             families of language, audio and diffusion models (needs transformers and diffusers)
 
 Prints per model: right or what is wrong, the largest error of a gradient and eager's, the share of compute nodes in weft's regions, how many regions run in torch after all, kernels, and seconds of weft's own work.
 Read first: `run`.
@@ -25,6 +26,7 @@ from typing import Any
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import torch
+from family_models import FAMILIES
 from fuzz_modules import interpreted
 from hf_models import HF_MODELS
 from model_blocks import BLOCKS
@@ -35,7 +37,7 @@ from weft.frontend import backend as ours
 from weft.frontend.record import weight
 
 
-MODELS = {**{f"timm {name}": made for name, made in TIMM_MODELS.items()}, **HF_MODELS, **BLOCKS}
+MODELS = {**{f"timm {name}": made for name, made in TIMM_MODELS.items()}, **FAMILIES, **HF_MODELS, **BLOCKS}
 
 
 @dataclass
@@ -188,13 +190,14 @@ def main() -> None:
     parser.add_argument("words", nargs="*")
     parser.add_argument("--hf", action="store_true")
     parser.add_argument("--timm", action="store_true")
+    parser.add_argument("--families", action="store_true")
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--only", choices=["static", "dynamic"])
     a = parser.parse_args()
-    known = HF_MODELS if a.hf else [name for name in MODELS if name.startswith("timm ")] if a.timm else BLOCKS
+    known = FAMILIES if a.families else HF_MODELS if a.hf else [name for name in MODELS if name.startswith("timm ")] if a.timm else BLOCKS
     names = [n for n in known if not a.words or any(w == n.removeprefix("timm ") or w in n and w not in (*MODELS, *TIMM_MODELS) for w in a.words)]
     engine = "kernels" if a.kernels or a.device == "cuda" else "interpreter"
     items = [(n, d, engine, a.device) for d in (False, True) if a.only in (None, "dynamic" if d else "static") for n in names]
