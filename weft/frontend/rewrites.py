@@ -160,12 +160,14 @@ def _join_stacked(graph: Graph, node: Node) -> None:
     """Replace a concatenation whose axis is split into its parts, as `stack` and the gradient of `unbind` are, by one along an axis of its own."""
     pieces: Any = node.args[0]
     users = list(node.users)
-    shapes = [tuple(piece.meta["val"].shape) for piece in pieces]
-    if len(users) != 1 or users[0].target not in (aten.view.default, aten._unsafe_view.default) or len(pieces) < 2 or len(set(shapes)) > 1:
+    first, *others = [tuple(piece.meta["val"].shape) for piece in pieces]
+    is_stack = bool(others) and all(len(shape) == len(first) and all(map(_equal, shape, first)) for shape in others)
+    if len(users) != 1 or users[0].target not in (aten.view.default, aten._unsafe_view.default) or not is_stack:
         return
     (split,) = users
-    dim, value = (node.args[1] if len(node.args) > 1 else 0) % len(shapes[0]), split.meta["val"]  # type: ignore[operator]
-    stacked = (*shapes[0][:dim], len(pieces), *shapes[0][dim:])
+    given: Any = node.args[1] if len(node.args) > 1 else 0
+    dim, value = given % len(first), split.meta["val"]
+    stacked = (*first[:dim], len(pieces), *first[dim:])
     if len(value.shape) != len(stacked) or not all(map(_equal, value.shape, stacked)) or _join_side_by_side(graph, split, list(pieces), dim):
         return
     rows = [emit(graph, split, aten.unsqueeze.default, piece, dim) for piece in pieces]

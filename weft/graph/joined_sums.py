@@ -62,7 +62,7 @@ def _term(value: Val, reader: Expr, sign: int) -> Term | None:
             return Term(sign, above, tuple(reversed(made))) if is_plain else None
         is_negated = isinstance(above, PointwiseOp) and above.op_name == "neg"
         is_copy = isinstance(above, LoadStoreOp) and above.op_name == "set" and not value.has_root()
-        if not (is_negated or is_copy or isinstance(above, (BroadcastOp, SqueezeOp))):
+        if above is None or not (is_negated or is_copy or isinstance(above, (BroadcastOp, SqueezeOp))):
             return None
         made.append(above)
         sign, reader, value = -sign if is_negated else sign, above, above.inputs[0]

@@ -88,9 +88,9 @@ def _before_widening(value: Val) -> Val:
     value = copied_value(value)
     above = value.definition()
     if isinstance(above, PointwiseOp) and above.op_name == "cast":
-        source = above.inputs[0]
-        if source.dtype().is_float and value.dtype().is_float and source.dtype().bits < value.dtype().bits:  # type: ignore[union-attr]
-            return copied_value(source)
+        before, after = above.tensor_inputs[0].dtype(), above.tensor_outputs[0].dtype()
+        if before.is_float and after.is_float and before.bits < after.bits:
+            return copied_value(above.inputs[0])
     return value
 
 

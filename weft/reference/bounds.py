@@ -209,8 +209,9 @@ def _pointwise(m: _BoundedMachine, node: Expr) -> Any:
     if op.ulp > 1 and compute in UNIT_ROUNDOFF:  # of more than one step: exact for operands that differ by roundings
         bounds = [_sum(b, 2 * UNIT_ROUNDOFF[compute] * _size(x)) for b, x in zip(bounds, operands)]
     moved = _moved_by(m, node, op.ref, operands, bounds)
-    if name == "mul" and all(b is not None for b in bounds):  # of second order: all there is where both factors are zeros that are off by roundings
-        moved = _sum(moved, bounds[0] * bounds[1])
+    given = [b for b in bounds if b is not None]
+    if name == "mul" and len(given) == 2:  # of second order: all there is where both factors are zeros that are off by roundings
+        moved = _sum(moved, given[0] * given[1])
     return _sum(moved, _own_rounding(m, op, node, result, moved))
 
 

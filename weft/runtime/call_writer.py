@@ -118,8 +118,10 @@ class _CallWriter:
             if alias is not None and tuple(self.sizes.bound.tensors[alias].sizes) != layout.sizes:
                 sizes = list(self.sizes.bound.tensors[alias].sizes)
                 raise AliasShape(output=tensor, index=alias, alias=self.caller.shown[alias], alias_sizes=sizes, sizes=list(layout.sizes))
-            given = self.sizes.bound.tensors[alias] if alias is not None else None
-            if given is not None and any(n > 1 and not stride for n, stride in zip(given.sizes, given.strides)):
+            if alias is None:
+                continue
+            given = self.sizes.bound.tensors[alias]
+            if any(n > 1 and not stride for n, stride in zip(given.sizes, given.strides)):
                 raise AliasOverlap(output=tensor, index=alias, alias=self.caller.shown[alias], sizes=list(given.sizes), strides=list(given.strides))
 
     def _in_place(self) -> list[bool]:
