@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arch import BULK_BYTES, CP_ASYNC_BYTES, LINE_BYTES, MOST_SPILL_BYTES, SECTOR_BYTES, WARP_THREADS, Arch
+from ..arch import BULK_BYTES, CP_ASYNC_BYTES, LINE_BYTES, MOST_SPILL_BYTES, REGISTER_BYTES, SECTOR_BYTES, WARP_THREADS, Arch
 from ..schedule.peel import fill_of_parts, gains_by_phase, row_vectors
-from .cost.parts import clusters_at_once, missing_registers
+from .cost.parts import clusters_at_once
 from .cost.two_sided import Kernels, Rows, needed_registers
 from .inner_outer_params import LOADS, InnerOuterParams
 from .persistent_params import SHARE_MULTIPLE
@@ -251,10 +251,10 @@ class Candidates:
 
     def why_none_fits(self) -> Decline | None:
         """Return why not even the largest block has registers for a row and its column sums; None if it has, or if another kernel fits. A kernel that lacks
-        more than may be spilled would be refused once it is compiled."""
+        more registers than may be spilled, each once, would be refused when it is compiled."""
         last = self.last_resort()
         needed = math.ceil(needed_registers(kernel_of(last), self.facts_of_rows))
-        if needed <= last.max_registers + missing_registers(MOST_SPILL_BYTES) or len(self.table().batches):
+        if needed <= last.max_registers + MOST_SPILL_BYTES // REGISTER_BYTES or len(self.table().batches):
             return None
         if not self.any_cluster and len(Candidates(self.facts, self.arch, self.has_tma, self.slack, any_cluster=True).table().batches):
             return None
