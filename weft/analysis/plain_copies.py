@@ -7,11 +7,14 @@ from ..ir.values import Expr, LoadStoreOp, TensorView, Val
 
 def copied_value(value: Val) -> Val:
     """Return the first value of the chain of copies that ends in `value`; itself if it is not a copy. A copy that ends a segment is none of these."""
-    above = value.definition()
-    while isinstance(above, LoadStoreOp) and above.op_name == "set" and not above.tensor_outputs[0].has_root():
-        value = above.inputs[0]
-        above = value.definition()
+    while is_plain_copy(above := value.definition()):
+        value = above.inputs[0]  # type: ignore[union-attr]
     return value
+
+
+def is_plain_copy(expr: Expr | None) -> bool:
+    """Tell whether an expression copies a tensor axis by axis, and ends no segment."""
+    return isinstance(expr, LoadStoreOp) and expr.op_name == "set" and not expr.tensor_outputs[0].has_root()
 
 
 def only_reader(tensor: TensorView, reader: Expr) -> bool:
@@ -21,4 +24,4 @@ def only_reader(tensor: TensorView, reader: Expr) -> bool:
     return not tensor.is_fusion_output and needed == [reader]
 
 
-__all__ = ["copied_value", "only_reader"]
+__all__ = ["copied_value", "is_plain_copy", "only_reader"]

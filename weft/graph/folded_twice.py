@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..analysis.plain_copies import only_reader
+from ..analysis.plain_copies import is_plain_copy, only_reader
 from ..dtypes import StateType
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
@@ -67,7 +67,7 @@ def _inner(outer: ReductionOp) -> Inner | None:
             folds = [None if dropped else next(rest) for dropped in above.attributes["flags"]]
         elif kind == "sum" and _is_scaling(above):
             factors.append(above)  # type: ignore[arg-type]
-        elif not (isinstance(above, LoadStoreOp) and above.op_name == "set" and not value.has_root()):
+        elif not is_plain_copy(above):
             return None
         reader, value = above, above.tensor_inputs[0]  # type: ignore[assignment, union-attr]
     return None

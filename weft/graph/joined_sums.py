@@ -9,15 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..analysis.axes import AxisMaps, axis_maps
-from ..analysis.plain_copies import only_reader
-from ..dtypes import DataType
+from ..analysis.plain_copies import is_plain_copy, only_reader
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
 from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorView, Val
 from ..ops.build import logical_axes, pointwise
+from .factored_sums import WIDE
 
 FOLLOWED = (PointwiseOp, BroadcastOp, SqueezeOp, LoadStoreOp, ExpandOp, FullOp, IotaOp)
-WIDE = (DataType.Float, DataType.Double)
 MOST_EXPRS = 64
 """Expressions above a sum that are looked at, so that the work is linear in the size of a definition."""
 
@@ -61,8 +60,7 @@ def _term(value: Val, reader: Expr, sign: int) -> Term | None:
             is_plain = above.attributes["kind"] == "sum" and len(above.inputs) == 1 and not value.has_root() and value.dtype() in WIDE
             return Term(sign, above, tuple(reversed(made))) if is_plain else None
         is_negated = isinstance(above, PointwiseOp) and above.op_name == "neg"
-        is_copy = isinstance(above, LoadStoreOp) and above.op_name == "set" and not value.has_root()
-        if above is None or not (is_negated or is_copy or isinstance(above, (BroadcastOp, SqueezeOp))):
+        if above is None or not (is_negated or is_plain_copy(above) or isinstance(above, (BroadcastOp, SqueezeOp))):
             return None
         made.append(above)
         sign, reader, value = -sign if is_negated else sign, above, above.inputs[0]

@@ -19,7 +19,7 @@ from .base import Alignments, Sizes
 from .facts import ReductionAnalysis, ReductionFacts
 from .limits import FULL_BLOCK_THREADS, UNROLLS
 from .reduction_heuristic import ReductionParams
-from .rows import arrange, arrange_axes, class_order, merge_axes_at, merge_run, split_axis
+from .rows import arrange_axes, canonical_rows, split_axis
 
 MOST_LOADS = 2 * UNROLLS[-1]
 """Loads of a thread that are under way at once, at most: all that it needs."""
@@ -63,20 +63,11 @@ def stored_at_once(analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Al
 
 def schedule_short(reference: TensorView, analysis: ReductionAnalysis, params: ReductionParams) -> tuple[list[IterDomain], int]:
     """Transform and bind a reduction of short rows; return the serial axes, and the number of axes outside of the loads."""
-    shape = analysis.shape
-    arrange(reference, class_order(reference, shape, analysis.axes))
-    run = len(shape.runs[-1].classes)
-    merge_run(reference, len(reference.get_loop_domain()) - run, run)
-    row, lanes = split_axis(reference, reference.axis(-1), params.vector_elems)
-    *others, _, _ = reference.get_loop_domain()
-    kept, reduced = ([a for a in others if a.is_reduction() is kind] for kind in (False, True))
-    arrange_axes(reference, [*kept, *reduced, row, lanes])
-    results = merge_axes_at(reference, 0, len(kept))
-    rest = merge_axes_at(reference, 1, len(reduced) + 1)
-    blocks, group = split_axis(reference, results, params.results)  # type: ignore[arg-type]
+    rows = canonical_rows(reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=False)
+    blocks, group = split_axis(reference, rows.rows, params.results)  # type: ignore[arg-type]
     blocks, threads = split_axis(reference, blocks, params.bdimx)
-    rest, unrolled = split_axis(reference, rest, params.unroll)  # type: ignore[arg-type]
+    rest, unrolled = split_axis(reference, rows.row, params.unroll)
     blocks.parallelize(ParallelType.grid_x)
     threads.parallelize(ParallelType.block_x)
-    arrange_axes(reference, [blocks, rest, unrolled, threads, group, lanes])
-    return [rest, unrolled, lanes], 2
+    arrange_axes(reference, [blocks, rest, unrolled, threads, group, rows.vector])
+    return [rest, unrolled, rows.vector], 2
