@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from weft import FusionDefinition
-from weft.arch import A100, B200, H200
+from weft.arch import A100, B200, H200, MOST_SPILL_BYTES
 from weft.check.record_corpus import _softmax, suite
 from weft.check.records import programs
 from weft.device.library import translation_unit
 from weft.quantize import functions
 from weft.quantize.formats import E4M3, FP4, Mx, MxBothWays, NvFp4, NvFp4BothWays, Per1x128, PerRow, PerTensor, Recipe
 from weft.runtime.nvrtc import Compiled, compile_cubin
-from weft.runtime.resources import MOST_SPILL_BYTES, disassemble, disassembler
+from weft.runtime.resources import disassemble, disassembler
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "device"))
 

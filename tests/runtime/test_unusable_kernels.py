@@ -12,7 +12,7 @@ import torch
 
 import weft.schedulers.inner_outer as two_sides
 from weft import DataType, FusionDefinition
-from weft.arch import arch_by_name
+from weft.arch import MOST_SPILL_BYTES, arch_by_name
 from weft.check.records import programs
 from weft.compiler import MOST_SLOW
 from weft.device.library import translation_unit
@@ -23,7 +23,7 @@ from weft.options import options
 from weft.runtime import engines, nvrtc
 from weft.runtime.engines import EmulatorEngine
 from weft.runtime.runtimes import forget_kernels
-from weft.runtime.resources import MOST_SPILL_BYTES, Resources, TooManySpills
+from weft.runtime.resources import Resources, TooManySpills
 from weft.runtime.spills import compile_without_spills, more_registers
 
 H100 = arch_by_name("H100")

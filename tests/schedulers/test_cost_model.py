@@ -14,10 +14,9 @@ sys.path.insert(0, str(BENCH))
 import fit_cost  # noqa: E402
 from two_sided_definitions import Spec, random_spec, seen_of, shared_definition  # noqa: E402
 
-from weft.arch import CHIPS, H200  # noqa: E402
+from weft.arch import CHIPS, H200, MOST_SPILL_BYTES  # noqa: E402
 from weft.compiler import Proposal, schedule_clone  # noqa: E402
 from weft.ir.enums import SchedulerType  # noqa: E402
-from weft.runtime.resources import MOST_SPILL_BYTES  # noqa: E402
 from weft.schedulers.cost.model import time_ns  # noqa: E402
 from weft.schedulers.cost.parts import FITTED, Fitted  # noqa: E402
 from weft.schedulers.cost.two_sided import Kernels, needed_registers, work_of  # noqa: E402

@@ -21,18 +21,23 @@ _SIGNATURE = inspect.signature(F.interpolate)
 
 def repeat_pixels(gm: GraphModule) -> None:
     """Replace `interpolate` by whole factors in a Dynamo graph, in place; memory formats stay."""
-    found = [(node, factors) for node in gm.graph.nodes if node.target is F.interpolate and (factors := _factors(node)) is not None]
-    for node, factors in found:
-        _replace(gm, node, factors)
+    calls = [(node, _named(node)) for node in gm.graph.nodes if node.target is F.interpolate]
+    found = [(node, named["input"], factors) for node, named in calls if (factors := _factors(node, named)) is not None]
+    for node, image, factors in found:
+        _replace(gm, node, image, factors)
     if found:
         gm.recompile()
 
 
-def _factors(node: Node) -> list[int] | None:
-    """Return how often each spatial axis is repeated; None for another way to interpolate, and for other factors."""
+def _named(node: Node) -> dict[str, Any]:
+    """Return the arguments of a call by name, defaults too."""
     given = _SIGNATURE.bind(*node.args, **node.kwargs)
     given.apply_defaults()
-    named = given.arguments
+    return given.arguments
+
+
+def _factors(node: Node, named: dict[str, Any]) -> list[int] | None:
+    """Return how often each spatial axis is repeated; None for another way to interpolate, and for other factors."""
     x, out = (n.meta.get("example_value") if isinstance(n, Node) else None for n in (named["input"], node))
     is_plain = named["mode"] in ("nearest", "nearest-exact") and not named["recompute_scale_factor"] and not named["antialias"]
     if not is_plain or not isinstance(x, torch.Tensor) or not isinstance(out, torch.Tensor) or not 3 <= x.dim() <= 5 or _format_of(x) is None:
@@ -59,10 +64,8 @@ def _format_of(x: torch.Tensor) -> torch.memory_format | None:
     return last if last is not None and x.is_contiguous(memory_format=last) else None
 
 
-def _replace(gm: GraphModule, node: Node, factors: list[int]) -> None:
-    given = _SIGNATURE.bind(*node.args, **node.kwargs)
-    value: Node = given.arguments["input"]
-    x = value.meta["example_value"]
+def _replace(gm: GraphModule, node: Node, image: Node, factors: list[int]) -> None:
+    value, x = image, image.meta["example_value"]
     is_last = _format_of(x) is not torch.contiguous_format
     rank = x.dim()
 
@@ -78,7 +81,7 @@ def _replace(gm: GraphModule, node: Node, factors: list[int]) -> None:
         value = emit(torch.repeat_interleave, value, factor, axis) if factor > 1 else value
     if is_last:
         value = emit(torch.permute, value, (0, rank - 1, *range(1, rank - 1)))
-    if value is given.arguments["input"]:  # all factors are 1: a copy, as torch's
+    if value is image:  # all factors are 1: a copy, as torch's
         value = emit(torch.clone, value)
     value.meta = dict(node.meta)
     node.replace_all_uses_with(value)

@@ -19,7 +19,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 
-from weft.arch import MOST_SPILL_BYTES as MOST_SPILL_BYTES
 from weft.errors import InternalError, UserError
 
 

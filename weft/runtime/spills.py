@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..arch import Arch, ceil_div, round_up
+from ..arch import MOST_SPILL_BYTES, Arch, ceil_div, round_up
 from ..lower.program import KernelProgram, Need
 from ..schedulers.cost.parts import missing_registers
 from ..schedulers.limits import REGISTER_STEP, STEP_BYTES
-from .resources import MOST_SPILL_BYTES, TooManySpills
+from .resources import TooManySpills
 
 if TYPE_CHECKING:
     from .nvrtc import Compiled
