@@ -141,12 +141,21 @@ def masked_mean(dims: list[int]) -> FusionDefinition:
     return fd
 
 
+def largest_share(dims: list[int]) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = wide(fd, fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16))
+        fd.add_output(fd.ops.div(fd.ops.max(x, dims), fd.ops.sum(fd.ops.abs(x), dims)))
+    return fd
+
+
 @pytest.mark.parametrize("shape, dims", [((4096, 4096), [0, 1]), ((2, 1 << 22), [1]), ((1 << 20, 64), [0])], ids=str)
-def test_results_that_meet_are_left_to_another_kernel_where_rows_are_few_and_long(shape: tuple[int, ...], dims: list[int]) -> None:
-    """The last block of a reduction across blocks has its result, another one that of the next: one block per row had to have both."""
-    found = programs(masked_mean(dims), [shape], H200)
-    assert [made.scheduler for made in found] == ["reduction", "pointwise"]
-    assert any(int(extent.value) > 1 for extent in found[0].program.grid if extent.is_const)
+def test_results_that_meet_where_rows_are_few_and_long(shape: tuple[int, ...], dims: list[int]) -> None:
+    """Blocks that share a row exchange sums together, so the last block has all of them. It has the sum alone where the maximum is exchanged for itself: one block
+    per row had to have both, and another kernel divides."""
+    for make, wanted in ((masked_mean, ["reduction"]), (largest_share, ["reduction", "pointwise"])):
+        found = programs(make(dims), [shape], H200)
+        assert [made.scheduler for made in found] == wanted
+        assert any(int(extent.value) > 1 for extent in found[0].program.grid if extent.is_const)
 
 
 @pytest.mark.parametrize("shape, dims", [((8, 2048), [0, 1]), ((16384, 4096), [1]), ((4096, 4096), [0])], ids=str)
@@ -155,8 +164,26 @@ def test_results_meet_in_a_kernel_that_need_not_share_rows(shape: tuple[int, ...
 
 
 @pytest.mark.parametrize("shape, dims", [((2, 300001), [1]), ((1000, 1001), [0, 1]), ((100003, 8), [0])], ids=str)
-def test_results_that_meet(shape: tuple[int, ...], dims: list[int]) -> None:
-    fd = masked_mean(dims)
+@pytest.mark.parametrize("make", [masked_mean, largest_share])
+def test_results_that_meet(make: Callable[[list[int]], FusionDefinition], shape: tuple[int, ...], dims: list[int]) -> None:
+    fd = make(dims)
     with part_of_the_chip(), poisoned_outputs():
         fd.validate([numbers(DataType.BFloat16, *shape)])
     assert len(fd.fec.kernel_runtimes) <= 2
+
+
+@pytest.mark.parametrize("dims", [[0, 1], [0], [1]], ids=str)
+@pytest.mark.parametrize("dtype", [DataType.BFloat16, DataType.Float], ids=str)
+def test_blocks_exchange_all_sums_at_once(dtype: DataType, dims: list[int]) -> None:
+    """Three sums and a product, which is exchanged for itself; each block arrives twice, not four times."""
+    with FusionDefinition() as fd:
+        x = wide(fd, fd.define_tensor([-1, -1], contiguity=True, dtype=dtype))
+        sums = [fd.ops.sum(t, dims) for t in (x, fd.ops.mul(x, x), fd.ops.abs(x))]
+        outs = [*sums, fd.ops.sub(fd.ops.mul(sums[0], sums[2]), sums[1]), fd.ops.prod(fd.ops.add(fd.ops.mul(x, 1e-6), 1.0), dims)]
+        for t in outs:
+            fd.add_output(t)
+    shape = (3, 100003) if dims == [1] else (70001, 3) if dims == [0] else (333, 1001)
+    with part_of_the_chip(), poisoned_outputs():
+        fd.validate([numbers(dtype, *shape)])
+    texts = [r.program.text for r in fd.fec.kernel_runtimes]
+    assert [text.count("weft::arrive_grid<") for text in texts if "arrive_grid" in text] == [2], texts

@@ -158,7 +158,7 @@ def _fold_blocks(writer: Any, s: Reduce, workspace: str, identity: str, depth: i
     """Reduce `value` over the threads of the block; then the last block that arrives reduces the partial results of all blocks. Both reductions across threads
     are one text in a loop, because it is long and a second copy would double its compile time.
     """
-    n, functor = s.group_elems, _functor(s)
+    n, functor = s.group_elems * len(s.outputs), _functor(s)
     used = [p for p in GRID_TYPES if writer.launch[p] is not ONE]
     rank, ranks = linear([p for p in used if p in s.grid_types], "gridDim")
     segment, segments = linear([p for p in used if p not in s.grid_types], "gridDim")

@@ -104,7 +104,7 @@ def _plan_grid(kernel: Kernel, state: BuildState, reduce: Reduce, loops: tuple[L
     for loop in loops:
         reduce.iteration = add(mul(reduce.iteration, loop.extent), loop.index)
     dtype = tensor.dtype()
-    reduce.global_workspace = WorkBuffer(f"partials_T{tensor.name}", dtype, product([iterations, blocks, keep, reduce.group_elems]))
+    reduce.global_workspace = WorkBuffer(f"partials_T{tensor.name}", dtype, product([iterations, blocks, keep, reduce.group_elems * len(reduce.outputs)]))
     reduce.semaphores = WorkBuffer(f"semaphores_T{tensor.name}", DataType.Int32, mul(iterations, segments), zeroed=True)
     reduce.last_flag = f"last_T{tensor.name}"
     kernel.work_buffers += [reduce.global_workspace, reduce.semaphores]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from ..expr import add, less, variables
-from ..ir.enums import MemoryType, ParallelType
+from ..ir.enums import MemoryType
 from ..ir.values import LoadStoreOp, TensorView
 from .state import BuildState
 from .contracts import lowering_pass
@@ -20,22 +20,18 @@ from .kernel_sync import OneThread, Sync
 
 @lowering_pass(gives=["reductions"], before=["workspaces", "block syncs"])
 def merge_reductions(kernel: Kernel, state: BuildState) -> Kernel:
-    """Fold reductions across threads that do not need each other together, so that they share barriers.
+    """Fold reductions across threads, or blocks, that do not need each other together, so that they share barriers, and blocks arrive once for all.
 
     Before: reductions stand where their results are first needed, without workspaces.   After: statements are in the order of how many reductions they
     depend on; reductions that became neighbours and fold alike are one Reduce with several outputs. Without blocks that stay, only reductions move, up to
     the first that folds alike: loads stand where the schedule put them.
     Here because: workspaces and barriers are placed by what is left.
     """
-    cluster = (ParallelType.grid_x,) if kernel.cluster[0] > 1 else ()
-    if state.staying is not None:
-        kernel.body = _merged(kernel.body, cluster)
-    else:
-        kernel.body = _joined(kernel.body, cluster)
+    kernel.body = _joined(kernel.body) if state.staying is None else _merged(kernel.body)
     return kernel
 
 
-def _joined(body: list[Statement], cluster: tuple[ParallelType, ...]) -> list[Statement]:
+def _joined(body: list[Statement]) -> list[Statement]:
     """Return statements in their order, each reduction folded with the first one in front that folds alike and behind which nothing writes what it reads."""
     out: list[Statement] = []
     written: dict[TensorView, int] = {}  # place in `out` of the last statement that writes a tensor
@@ -45,11 +41,11 @@ def _joined(body: list[Statement], cluster: tuple[ParallelType, ...]) -> list[St
     met = -1  # place of the last statement where threads meet: no reduction moves across
     for s in body:
         if isinstance(s, Nest):
-            s.body = _joined(s.body, cluster)
+            s.body = _joined(s.body)
         reads, writes = touched(s)
         place = len(out)
         if isinstance(s, Reduce) and len(s.operands) == len(s.outputs) == 1:
-            places = alike.setdefault(_fold_key(s, cluster), [])
+            places = alike.setdefault(_fold_key(s), [])
             first = bisect_right(places, max((met, *(written.get(t, -1) for t in reads))))
             if first == len(places):
                 places.append(place)
@@ -67,22 +63,22 @@ def _joined(body: list[Statement], cluster: tuple[ParallelType, ...]) -> list[St
     return [each for place, s in enumerate(out) if id(s) not in moved for each in (*early.get(place, ()), s)]
 
 
-def _merged(body: list[Statement], cluster: tuple[ParallelType, ...]) -> list[Statement]:
+def _merged(body: list[Statement]) -> list[Statement]:
     for s in body:
         if isinstance(s, Nest):
-            s.body = _merged(s.body, cluster)
+            s.body = _merged(s.body)
     out: list[Statement] = []
     between: list[Statement] = []
     for s in body:
         if isinstance(s, (Sync, OneThread)):  # nothing passes where threads meet
-            out += [*_regrouped(between, cluster), s]
+            out += [*_regrouped(between), s]
             between = []
         else:
             between.append(s)
-    return [*out, *_regrouped(between, cluster)]
+    return [*out, *_regrouped(between)]
 
 
-def _regrouped(body: list[Statement], cluster: tuple[ParallelType, ...]) -> list[Statement]:
+def _regrouped(body: list[Statement]) -> list[Statement]:
     """Return statements by the number of reductions that they depend on, those that fold alike as one."""
     if sum(isinstance(s, Reduce) for s in body) < 2:
         return body
@@ -99,7 +95,7 @@ def _regrouped(body: list[Statement], cluster: tuple[ParallelType, ...]) -> list
     last_level = -1
     for n in sorted(range(len(body)), key=lambda n: (not isinstance(body[n], Allocate), keys[n], n)):
         s, last, level = body[n], out[-1] if out else None, keys[n][0]
-        if isinstance(s, Reduce) and isinstance(last, Reduce) and level == last_level and _fold_key(last, cluster) == _fold_key(s, cluster):
+        if isinstance(s, Reduce) and isinstance(last, Reduce) and level == last_level and _fold_key(last) == _fold_key(s):
             _fold_into(last, s)
         else:
             out.append(s)
@@ -116,10 +112,9 @@ def _only_loads(s: Statement) -> bool:
     )  # fmt: skip
 
 
-def _fold_key(s: Reduce, cluster: tuple[ParallelType, ...]) -> object:
-    """Return what two reductions within a block or a `cluster` have in common when they can be one; a reduction over a grid has a key of its own."""
-    alone = None if s.grid_types in ((), cluster) else id(s)
-    return s.expr.attributes["kind"], s.outputs[0].buffer.dtype, s.grid_types, s.thread_types, id(s.predicate), s.group_elems, alone
+def _fold_key(s: Reduce) -> object:
+    """Return what two reductions have in common when they can be one."""
+    return s.expr.attributes["kind"], s.outputs[0].buffer.dtype, s.grid_types, s.thread_types, id(s.predicate), s.group_elems
 
 
 def _fold_into(earlier: Statement, s: Reduce) -> None:

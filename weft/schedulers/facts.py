@@ -546,8 +546,12 @@ class ReductionAnalysis(RowAnalysis):
 
 
 def _results_meet(fusion: Fusion, shape: ReductionShape) -> bool:
-    """True if some expression depends on the results of two reductions."""
-    behind: dict[TensorView, frozenset[int]] = {out: frozenset([n]) for n, e in enumerate(shape.reductions) for out in e.outputs}  # type: ignore[misc]
+    """True if some expression depends on the results of two reductions that blocks do not exchange together (`lower.staying.merge_reductions`)."""
+    behind: dict[TensorView, frozenset[object]] = {}
+    for n, e in enumerate(shape.reductions):
+        outs = e.tensor_outputs
+        alike = (e.attributes["kind"], outs[0].dtype()) if len(outs) == 1 else n
+        behind.update((out, frozenset([alike])) for out in outs)
     for expr in fusion.tensor_exprs():
         found = frozenset().union(*(behind.get(t, frozenset()) for t in expr.tensor_inputs)) if expr.tensor_inputs else frozenset()
         if len(found) > 1:
