@@ -12,6 +12,8 @@ from lookup_cases import TYPES, numbers
 from fusion_check import poisoned_outputs
 
 from weft import DataType, FusionDefinition
+from weft.arch import H100
+from weft.check.records import programs
 from weft.compiler import program_of_scheduled
 from weft.lower.scans import BadScan
 from weft.schedulers.scans import ScanParams, Scans
@@ -128,8 +130,25 @@ def test_a_thread_has_several_columns(shape: tuple[int, ...], dim: int, dtype: t
     fd = check(lambda fd, x: fd.ops.cumsum(x, dim), x, wanted("cumsum", x, dim), 5e-2 if dtype.itemsize == 2 else 1e-3)
     params = fd.fec.kernel_runtimes[0].proposal.params  # type: ignore[attr-defined]
     inner = math.prod(shape[dim + 1 :])
-    assert params.columns == (1 if dtype.itemsize == 8 else min(4, inner & -inner))
+    assert params.columns == (1 if dtype.itemsize == 8 else min(2, inner & -inner))
     assert params.bdimx * params.bdimy % 32 == 0
+
+
+@pytest.mark.parametrize(
+    "dtype, shape, wanted",
+    [
+        (DataType.Float, (8192, 4096), (2, 16, 512)), (DataType.BFloat16, (4096, 12288), (2, 32, 512)), (DataType.BFloat16, (4096, 4099), (1, 16, 512)),
+        (DataType.Float, (4096, 4099), (1, 32, 512)), (DataType.Float, (1024, 40000), (2, 32, 128)), (DataType.Float, (250, 100000), (2, 32, 256)),
+        (DataType.Float, (1 << 22, 4), (4, 1, 256)),
+    ],
+)  # fmt: skip
+def test_columns_are_divided_into_wide_pieces_that_fill_the_chip(dtype: DataType, shape: tuple[int, int], wanted: tuple[int, int, int]) -> None:
+    """(columns of a thread, threads across, threads of a block) on an H100."""
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.cumsum(fd.define_tensor([-1, -1], contiguity=True, dtype=dtype), 0))
+    (made,) = programs(fd, [shape], H100)
+    columns, across, threads = wanted
+    assert f" columns={columns}," in made.params and f"bdimx={across}, bdimy={threads // across}," in made.params
 
 
 @pytest.mark.parametrize("columns", [33, 41, 5])

@@ -31,7 +31,7 @@ from ..schedule.primitives import set_memory_type
 from ..schedule.staying_blocks import StayingBlocks
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
-from .arithmetic import ceil_div, few_digits, next_power_of_two
+from .arithmetic import ceil_div, few_digits, next_power_of_two, previous_power_of_two
 from .limits import FULL_BLOCK_THREADS, LOOP_THREAD_REGISTERS
 
 TYPES = (
@@ -42,15 +42,20 @@ SHARED_ROW_THREADS = 2 * ROW_THREADS
 """Threads of a block that has a row, or a part of one."""
 ROW_UNROLL = 2
 """Vectors per thread whose loads are issued together."""
-COLUMN_THREADS = FULL_BLOCK_THREADS // 2
+COLUMN_THREADS, MOST_ROUNDS = FULL_BLOCK_THREADS // 2, 8
 LEAST_PIECES = 2
 """For each block that shares a row, which it reads twice."""
 MOST_SHARING = WARP_THREADS * WARP_THREADS
 """The most blocks that share a row: each thread of a column, or row, reads the totals of some."""
-COLUMN_NEIGHBOURS = 8
-COLUMN_ELEMS, COLUMNS_OF_A_THREAD = 2 * COLUMN_NEIGHBOURS, COLUMN_NEIGHBOURS // 2
-"""The most rows and columns of a thread in one piece, and elements; the loads of the next piece are in flight meanwhile. Each row costs addresses and bounds,
-and each column an exchange with other threads: SASS has 21 instructions per element of a piece of 4 x 4, 23 of 8 x 2, 33 of 8 x 1, and 40 of 16 x 1."""
+COLUMN_NEIGHBOURS, COLUMN_ELEMS, COLUMNS_OF_A_THREAD, FEW_COLUMNS = 8, 16, 2, 4
+"""The most rows of a thread in one piece, elements, and columns, unless there are no more than the last; the loads of the next piece are in flight meanwhile.
+Each row costs addresses and bounds, and each column an exchange with other threads: SASS has 21 instructions per element of a piece of 4 x 4, 23 of 8 x 2, 33
+of 8 x 1, and 40 of 16 x 1. With 4 x 4, twice as many threads wait for each other's totals as with 8 x 2."""
+IDLE_SHARE = 10
+"""Columns are divided among as few blocks as leave less than one in so many multiprocessors idle: wide pieces of memory count for more than the rest."""
+LOADED_LATENCIES = 1.5
+"""A multiprocessor loads at once at least what memory moves for it in so many latencies of an idle memory: less of it was slower (one H100, bf16, 4096 x 4099:
+95.8 us with 8 KiB, 58.4 with 16), more in narrower pieces, too (float32: 96.2 with 32 KiB in pieces of 64 bytes, 63.2 with 16 in pieces of 128)."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +94,17 @@ class ScanAnalysis:
         self.max_dtype_bits = max(t.dtype().bits for t in (*loads(fusion), *outputs))
         self.is_wide = any(t.dtype().bits > 32 for t in scans)
 
-    def columns_of_a_thread(self, sizes: Sizes, alignment_bits: Alignments) -> int:
-        """Return how many neighbouring columns a thread has: as many as it can access together."""
+    def columns_of_a_thread(self, others: int, sizes: Sizes, alignment_bits: Alignments) -> int:
+        """Return how many neighbouring columns of `others` a thread has: as many as it can access together."""
         limit = self.limits.limit_elems(self.order.index(self.along) + 1, sizes, alignment_bits)
-        return 1 if self.is_wide else min(limit, COLUMNS_OF_A_THREAD)
+        return 1 if self.is_wide else min(limit, FEW_COLUMNS if others <= FEW_COLUMNS else COLUMNS_OF_A_THREAD)
+
+    def is_divided_enough(self, blocks: int, threads: int, columns: int, row: int, arch: Arch) -> bool:
+        """True if so many blocks of columns keep the chip busy."""
+        resident = blocks / arch.sm_count
+        of_a_thread = min(COLUMN_ELEMS // columns, COLUMN_NEIGHBOURS, row) * columns * self.max_dtype_bits / 8
+        wanted = LOADED_LATENCIES * arch.latencies.dram_latency_ns * arch.share_bytes_per_ns
+        return IDLE_SHARE * resident >= IDLE_SHARE - 1 and resident * threads * of_a_thread >= wanted
 
 
 class Scans(Scheduler):
@@ -142,11 +154,11 @@ class Scans(Scheduler):
             unroll = min(most_unroll, next_power_of_two(ceil_div(row, vector * threads)))
             params = ScanParams(True, vector, unroll, threads, 1, LOOP_THREAD_REGISTERS, is_staged=is_staged)
         else:
-            columns, threads = analysis.columns_of_a_thread(sizes, alignment_bits), COLUMN_THREADS
+            columns, threads = analysis.columns_of_a_thread(others, sizes, alignment_bits), COLUMN_THREADS
             across = ceil_div(others, columns)
             bdimx = WARP_THREADS
             of_a_sector = ceil_div(8 * SECTOR_BYTES, columns * analysis.max_dtype_bits)
-            while bdimx > of_a_sector and ceil_div(across, bdimx) < arch.sm_count:
+            while bdimx > of_a_sector and not analysis.is_divided_enough(blocks := ceil_div(across, bdimx), column_threads(blocks, arch), columns, row, arch):
                 bdimx //= 2
             if analysis.is_shareable and is_shared(ceil_div(across, bdimx), arch):
                 bdimx = ceil_div(across, ceil_div(across, WARP_THREADS))
@@ -216,8 +228,12 @@ def is_shared(blocks: int, arch: Arch) -> bool:
 
 
 def column_threads(blocks: int, arch: Arch) -> int:
-    """Return the threads of a block: more where a multiprocessor has two blocks or fewer, which would leave it without warps that can run."""
-    return FULL_BLOCK_THREADS if blocks <= 2 * arch.sm_count else COLUMN_THREADS
+    """Return the threads of a block: with `LOOP_THREAD_REGISTERS` a multiprocessor has room for two blocks of the most threads, four of half as many, and so
+    on; as many threads as let all blocks run at once, if possible."""
+    rounds = ceil_div(blocks, arch.sm_count)
+    if rounds > MOST_ROUNDS:
+        return COLUMN_THREADS
+    return min(FULL_BLOCK_THREADS, previous_power_of_two(2 * FULL_BLOCK_THREADS // rounds))
 
 
 def column_params(row: int, columns: int, bdimx: int, threads: int) -> ScanParams:
