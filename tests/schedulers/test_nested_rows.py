@@ -200,3 +200,24 @@ def test_sums_are_cut_only_beside_rows_that_share_their_innermost_axes() -> None
 
     cut = [bool(in_two_steps(defined(spread, axes).fusion)[1]) for spread, axes in ((True, [0, 2]), (False, [0, 2]), (True, [1, 2]), (True, [2]), (True, [0]))]
     assert cut == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 1, 77), (2, 8, 1, 12799)], ids=str)
+@pytest.mark.parametrize("dtype", [DataType.BFloat16, DataType.Float], ids=str)
+def test_groups_of_one_channel(dtype: DataType, shape: tuple[int, ...]) -> None:
+    """As a framework writes them: the axis of a group's channels has one element, and sums of groups lack it. One kernel reads the inputs, once."""
+    samples, groups, _, pixels = shape
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        dy, x = (ops.cast(fd.define_tensor([-1, -1, 1, -1], contiguity=[True, True, None, True], dtype=dtype), DataType.Float) for _ in range(2))
+        weight = ops.broadcast_in_dim(ops.cast(fd.define_tensor([-1], contiguity=True, dtype=dtype), DataType.Float), x.shape(), [1])
+        scaled = ops.mul(dy, weight)
+        means = [ops.broadcast_in_dim(ops.mean(ops.squeeze(t, [2]), [2]), x.shape(), [0, 1]) for t in (scaled, ops.mul(scaled, x))]
+        outs = [ops.sub(ops.sub(scaled, means[0]), ops.mul(x, means[1])), ops.sum(ops.mul(dy, x), [0, 2, 3]), ops.sum(dy, [0, 2, 3])]
+        for t in outs:
+            fd.add_output(ops.cast(t, dtype))
+    given = [torch.randn(shape).to(TORCH[dtype]), torch.randn(shape).to(TORCH[dtype]), torch.randn(groups).to(TORCH[dtype])]
+    with poisoned_outputs():
+        fd.validate(given)
+    read = [r for r in fd.fec.kernel_runtimes if {"T0", "T1"} <= set(r.program.text.replace(",", " ").replace("(", " ").split())]
+    assert len(read) == 1 and 1 <= len(fd.fec.kernel_runtimes) <= 2

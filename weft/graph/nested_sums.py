@@ -33,14 +33,15 @@ def in_two_steps(fusion: Fusion, only: Collection[int] | None = None) -> tuple[F
 
 
 def _found(fusion: Fusion) -> dict[int, int]:
-    """Return which sums can be cut: name of the result -> number of innermost axes that the first step sums."""
+    """Return which sums can be cut: name of the result -> number of innermost axes that the first step sums. Axes of one element (groups of one channel) do not
+    count, unless they are among these."""
     reductions = [e for e in fusion.tensor_exprs() if isinstance(e, (ReductionOp, WelfordOp))]
     if len(reductions) < 2 or not any(map(_is_plain, reductions)):
         return {}
     maps = AxisMaps(fusion)
     alike: dict[tuple[IterDomain, ...], list[tuple[Expr, frozenset[IterDomain]]]] = {}
     for expr in reductions:
-        axes = expr.tensor_outputs[0].get_logical_domain()
+        axes = [a for a in expr.tensor_outputs[0].get_logical_domain() if not a.is_broadcast()]
         folds = frozenset(maps.exact(a) for a in axes if a.is_reduction())
         alike.setdefault(tuple(maps.exact(a) for a in axes), []).append((expr, folds))
     out: dict[int, int] = {}
@@ -48,8 +49,9 @@ def _found(fusion: Fusion) -> dict[int, int]:
         spread = [other for e, other in group if _is_spread(e, other, maps)]
         for plain, folds in (pair for pair in group if _is_plain(pair[0])):
             rows = {other for other in spread if _shared_innermost(classes, folds, other)}
-            if len(rows) == 1 and not _is_spread(plain, folds, maps):
-                out[plain.tensor_outputs[0].name] = _shared_innermost(classes, folds, rows.pop())
+            count = _shared_innermost(classes, folds, rows.pop()) if len(rows) == 1 and not _is_spread(plain, folds, maps) else 0
+            if count and not any(a.is_broadcast() for a in plain.tensor_outputs[0].get_logical_domain()[-count:]):
+                out[plain.tensor_outputs[0].name] = count
     return out
 
 
