@@ -12,7 +12,7 @@ from weft.runtime.runtimes import SharedDefinition
 from weft.runtime.steps import PlanTable
 
 
-def behind_an_activation(exponentials: int = 1) -> FusionDefinition:
+def behind_an_activation(exponentials: int = 1, products: int = 0) -> FusionDefinition:
     """Gradient through SiLU of x * a + b, its sums of samples and pixels, and what is left of it without them. Tensors are [samples, channels, pixels]."""
     with FusionDefinition() as fd:
         ops = fd.ops
@@ -21,6 +21,8 @@ def behind_an_activation(exponentials: int = 1) -> FusionDefinition:
         y = ops.add(ops.mul(x, a), b)
         for _ in range(exponentials - 1):
             y = ops.sin(ops.exp(ops.add(y, 0.5)))
+        for n in range(products):
+            y = ops.mul(ops.add(y, 0.25 * n), y)
         s = ops.sigmoid(y)
         t = ops.mul(g, ops.mul(s, ops.add(1.0, ops.mul(y, ops.sub(1.0, s)))))
         total, tilted = (ops.broadcast_in_dim(ops.sum(v, [0, 2]), x.shape(), [1]) for v in (t, ops.mul(t, x)))
@@ -46,6 +48,12 @@ def test_what_two_kernels_share_is_not_stored() -> None:
 
 def test_what_takes_longer_to_compute_than_to_read_is_stored() -> None:
     assert max(widest_edges(behind_an_activation(6), 32, 3, 1 << 18)) == 3
+
+
+@pytest.mark.parametrize("pixels, wanted", [(1 << 18, 1), ((1 << 18) - 1, 3)])
+def test_instructions_are_hidden_behind_what_a_kernel_has_to_load(pixels: int, wanted: int) -> None:
+    """Two activations and some products take longer than the bytes of their result, but the second kernel waits for its inputs anyway; not where each access is one element."""
+    assert max(widest_edges(behind_an_activation(2, 2), 32, 3, pixels)) == wanted
 
 
 def behind_an_activation_of_two(dtype: DataType) -> FusionDefinition:

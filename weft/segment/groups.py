@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..analysis.axes import AxisMaps
+from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..compiler import WITHOUT_KERNEL
 from ..expr import Number, Sym, evaluate_int
 from ..ir.block_ops import BlockSampleOp, loop_sources
@@ -251,6 +252,13 @@ class Graph:
             found = count * tensor.dtype().bits / 8
             self._bytes[tensor] = found
         return found
+
+    def accesses(self, tensor: TensorView) -> float:
+        """Return how many accesses read or write a tensor in memory, about: with vectors as wide as divide its innermost axis."""
+        axes = [a for a in no_reductions(tensor.get_allocation_domain()) if not a.is_broadcast()]
+        bits = tensor.dtype().bits
+        innermost = evaluate_int(axes[-1].sym, self.env, self._memo) if axes else 1
+        return self.bytes(tensor) * 8 / bits / math.gcd(int(innermost), max(1, MAX_VECTOR_BITS // bits))
 
     # -- groups
     def writes(self, *groups: Group) -> set[TensorView]:

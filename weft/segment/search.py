@@ -23,9 +23,9 @@ MOST_SIBLINGS = 8
 SHORT_CHAIN, LONGEST_CHAIN = 6, 20
 """Expressions that another group may recompute instead of reading their result: the first in any case where that moves fewer bytes; up to the second where
 the instructions take no longer than the bytes."""
-INSTRUCTIONS_PER_BYTE, MUFU_SLOTS = 6, 8
-"""What all threads of a chip execute while it moves a byte (H200: 132 multiprocessors of 128 lanes at 1.75 GHz, 4.4 TB/s: 6.7), and how many instructions a
-special function takes the place of (16 lanes of 128)."""
+INSTRUCTIONS_PER_BYTE, MUFU_SLOTS, ACCESS_SLOTS = 6, 8, 8
+"""What all threads of a chip execute while it moves a byte (H200: 132 multiprocessors of 128 lanes at 1.75 GHz, 4.4 TB/s: 6.7), the instructions that a special
+function takes the place of (16 lanes of 128), and those of an access with its address and bounds (6 to 10 in SASS of kernels that access single elements)."""
 
 Joinable = Callable[[Group, Group], bool]
 
@@ -124,7 +124,7 @@ def _repeat_from(graph: Graph, group: Group, tensor: TensorView, readers: Set[Gr
     exprs, leaves = chain
     more = sum(graph.bytes(leaf) for reader in readers for leaf in leaves if leaf not in reader.reads)
     saved = graph.bytes(tensor) * (1 + len(readers)) - more
-    if saved <= 0 or not _is_worth(graph, tensor, exprs, saved / len(readers)) or not all(_fits(graph, g, tensor, exprs, leaves) for g in readers):
+    if saved <= 0 or not all(_is_worth(graph, g, tensor, chain, saved / len(readers)) and _fits(graph, g, tensor, exprs, leaves) for g in readers):
         return False
     _repeat(graph, tensor, exprs, leaves, group)
     return True
@@ -153,12 +153,26 @@ def _chain(graph: Graph, group: Group, tensor: TensorView, ends: Set[TensorView]
     return (list(found.values()), leaves) if leaves else None
 
 
-def _is_worth(graph: Graph, tensor: TensorView, exprs: list[Expr], saved_bytes: float) -> bool:
-    """Tell whether computing a tensor again takes no longer than the bytes that this saves."""
+def _is_worth(graph: Graph, reader: Group, tensor: TensorView, chain: tuple[list[Expr], set[TensorView]], saved_bytes: float) -> bool:
+    """Tell whether computing a tensor again takes a reader no longer than the bytes that this saves, beside what the reader has to wait for in any case: inputs
+    and outputs of the definition, as other tensors may not be stored in the end."""
+    exprs, leaves = chain
     if len(exprs) <= SHORT_CHAIN:
         return True
-    cost, elems = cost_of(exprs, ()), graph.bytes(tensor) * 8 / tensor.dtype().bits
-    return (cost.instructions + MUFU_SLOTS * cost.mufu) * elems <= INSTRUCTIONS_PER_BYTE * saved_bytes
+    moved = [t for t in (*(reader.reads | leaves), *reader.produced) if t in graph.outputs or graph.writer.get(t) is None]
+    slots = _slots(graph, [*reader.anchors, *reader.repeated]) + ACCESS_SLOTS * sum(graph.accesses(t) for t in moved)
+    waits = max(0.0, INSTRUCTIONS_PER_BYTE * sum(map(graph.bytes, moved)) - slots)
+    return _slots(graph, exprs) <= INSTRUCTIONS_PER_BYTE * saved_bytes + waits
+
+
+def _slots(graph: Graph, exprs: list[Expr]) -> float:
+    """Return the issue slots that expressions take for all of their elements."""
+    total = 0.0
+    for expr in exprs:
+        cost, of = cost_of([expr], ()), max((*expr.tensor_inputs, *expr.tensor_outputs), key=graph.bytes, default=None)
+        if of is not None:
+            total += (cost.instructions + MUFU_SLOTS * cost.mufu) * graph.bytes(of) * 8 / of.dtype().bits
+    return total
 
 
 def _fits(graph: Graph, reader: Group, tensor: TensorView, exprs: list[Expr], leaves: set[TensorView]) -> bool:
