@@ -51,3 +51,21 @@ def test_rotated_rows_and_columns_are_one_kernel(rows, heads, width, cut, dtype)
     wanted = [(scaled - normed * (scaled * normed).mean(2, keepdim=True)) * rstd.double(), (total * normed).sum((0, 1))]
     for got, expected in zip(outputs, wanted, strict=True):
         assert relative_error(got, expected) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("heads, width", [(3, 64), (2, 128), (5, 96)])
+@pytest.mark.parametrize("dtype", [DataType.BFloat16, DataType.Float], ids=str)
+def test_tables_of_positions_are_loaded_with_short_rows(heads, width, dtype):
+    """All heads of a position share its row of a table, other rows have others."""
+    rows = 37
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        x, table = (ops.cast(fd.define_tensor(shape=sizes, contiguity=[None if n == 1 else True for n in sizes], dtype=dtype), DataType.Float)
+                    for sizes in ([rows, heads, width], [rows, 1, width]))  # fmt: skip
+        scale = ops.rsqrt(ops.add(ops.mean(ops.mul(x, x), [2], keepdim=True), 1e-6))
+        fd.add_output(ops.cast(ops.mul(ops.mul(x, scale), table), dtype))
+    x, table = numbers(rows, heads, width).to(TORCH[dtype]), numbers(rows, 1, width).to(TORCH[dtype])
+    (out,) = fd.execute([x, table])
+    wanted = x.double() * (x.double().square().mean(2, keepdim=True) + 1e-6).rsqrt() * table.double()
+    assert relative_error(out, wanted) <= TOLERANCE[dtype]
+    assert fd.fec.kernel_runtimes[-1].proposal.params.weights == "registers"

@@ -60,6 +60,11 @@ SMALL_BLOCK_THREADS = 64
 NARROW_BLOCK_THREADS = 256
 SHORT_ROW_BYTES = 512
 """Threads to which rows in one warp are gathered in a block; the second for rows that give a lane one 16-byte vector or less."""
+MOST_TABLE_REGISTERS, TABLE_REGISTERS = 24, 16
+"""Rows in one warp with operands that not all rows share (cosines and sines of a position, weights of a head): these are loaded with the row if they take no
+more than the first, with so many registers more, and half as many rows are in a block. One H100, bf16, rows of 64 to 256 elements, with either, and with both:
+interleaved rotary positions behind a norm 0.98, 0.99 and 0.97 of the time, with weights per head 0.89, 0.97 and 0.86, halves 0.99, 0.97 and 0.96. Where all
+rows share the weights there is no difference."""
 FEW_LANES = 8
 """Fewer lanes than this hold a row only if they hold all of it at once, because an access to pieces of many rows is not contiguous. An estimate."""
 
@@ -250,7 +255,10 @@ class RegisterRows(RowsOf):
             wanted, limit = self.registers(kept, is_warp_row)
             if is_warp_row and not self.is_wide and facts.reduction_elems == row_threads * vectors * self.vector:
                 wanted = limit = max(wanted, self.converted_registers(kept, vectors))
-        weights_bytes = block * vectors * self.vector * facts.broadcast_operand_bits // 8 if early is not None and early.weights == "shared" else 0
+        weights = "late" if early is None else early.weights
+        if early is None and is_warp_row and cluster_blocks == 1 and facts.group_operands and self.weight_registers(vectors) <= MOST_TABLE_REGISTERS:
+            weights, wanted, limit = "registers", wanted + TABLE_REGISTERS, limit + TABLE_REGISTERS
+        weights_bytes = block * vectors * self.vector * facts.broadcast_operand_bits // 8 if weights == "shared" else 0
         shared_bytes = self.workspace_bytes(block) + weights_bytes
         blocks = arch.blocks_per_sm(block, wanted, shared_bytes) if wanted <= arch.max_registers_per_thread else 0
         if not blocks:
@@ -259,7 +267,7 @@ class RegisterRows(RowsOf):
             kind=kind, storage="register", project_to_inputs=projected, vector_elems=self.vector, batches=batches, unroll=1, bdimx=bdimx,
             pad_to_warp=bdimx is None, rows_per_block=rows, row_unroll=1, bdimz=bdimz, outer_batches=outer_batches, is_warp_only=is_warp_row,
             max_registers=min(limit, arch.registers_per_thread(block)),  # with more registers the block could not be launched
-            cluster_blocks=cluster_blocks, is_phased=self.is_phased, weights="late" if early is None else early.weights, block_lanes=self.block_lanes,
+            cluster_blocks=cluster_blocks, is_phased=self.is_phased, weights=weights, block_lanes=self.block_lanes,
             still_axes=facts.still_axes, is_tailed=self.is_phased and facts.is_tailed,
         )  # fmt: skip
         params = dataclasses.replace(params, fill=params.fill_of(facts))
@@ -336,7 +344,8 @@ class RegisterRows(RowsOf):
         rows."""
         arch, facts = self.arch, self.facts
         is_short = facts.reduction_elems * facts.max_dtype_bits <= SHORT_ROW_BYTES * 8
-        rows = max(1, (NARROW_BLOCK_THREADS if is_short else SMALL_BLOCK_THREADS) // row_threads)
+        threads = NARROW_BLOCK_THREADS // (2 if facts.group_operands else 1) if is_short else SMALL_BLOCK_THREADS
+        rows = max(1, threads // row_threads)
         rows = min(rows, next_power_of_two(facts.iteration_elems))
         while rows > 1 and rows * row_threads > arch.warp_threads and ceil_div(facts.iteration_elems, rows) < arch.sm_count * 4:
             rows //= 2
