@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from ..arch import MAX_BLOCK_Z, MAX_GRID, Arch
+from ..arch import LINE_BYTES, MAX_BLOCK_Z, MAX_GRID, Arch
 from .facts import PersistentFacts
 from .persistent_params import SHARE_MULTIPLE, Candidate, PersistentParams, RowsOf, share_of
 from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, previous_power_of_two, round_up
@@ -60,13 +60,8 @@ SMALL_BLOCK_THREADS = 64
 NARROW_BLOCK_THREADS = 256
 SHORT_ROW_BYTES = 512
 """Threads to which rows in one warp are gathered in a block; the second for rows that give a lane one 16-byte vector or less."""
-MOST_TABLE_REGISTERS, TABLE_REGISTERS = 24, 16
-"""Rows in one warp with operands that not all rows share (cosines and sines of a position, weights of a head): these are loaded with the row if they take no
-more than the first, with so many registers more, and half as many rows are in a block. One H100, bf16, rows of 64 to 256 elements, with either, and with both:
-interleaved rotary positions behind a norm 0.98, 0.99 and 0.97 of the time, with weights per head 0.89, 0.97 and 0.86, halves 0.99, 0.97 and 0.96. Where all
-rows share the weights there is no difference."""
-FEW_LANES = 8
-"""Fewer lanes than this hold a row only if they hold all of it at once, because an access to pieces of many rows is not contiguous. An estimate."""
+FEW_LANES = LINE_BYTES * 8 // MAX_VECTOR_BITS
+"""Lanes whose vectors are a line of memory: fewer hold a row only if they hold all of it at once, as accesses to pieces of many rows are not contiguous."""
 
 # Few rows.
 MOST_ROWS_AT_ONCE, MANY_ROWS_AT_ONCE = 8, 4
@@ -256,8 +251,8 @@ class RegisterRows(RowsOf):
             if is_warp_row and not self.is_wide and facts.reduction_elems == row_threads * vectors * self.vector:
                 wanted = limit = max(wanted, self.converted_registers(kept, vectors))
         weights = "late" if early is None else early.weights
-        if early is None and is_warp_row and cluster_blocks == 1 and facts.group_operands and self.weight_registers(vectors) <= MOST_TABLE_REGISTERS:
-            weights, wanted, limit = "registers", wanted + TABLE_REGISTERS, limit + TABLE_REGISTERS
+        if early is None and is_warp_row and cluster_blocks == 1 and self.loads_tables_first(vectors):
+            weights, wanted, limit = "registers", wanted + THREAD_REGISTERS, limit + THREAD_REGISTERS
         weights_bytes = block * vectors * self.vector * facts.broadcast_operand_bits // 8 if weights == "shared" else 0
         shared_bytes = self.workspace_bytes(block) + weights_bytes
         blocks = arch.blocks_per_sm(block, wanted, shared_bytes) if wanted <= arch.max_registers_per_thread else 0
@@ -278,6 +273,15 @@ class RegisterRows(RowsOf):
         in_flight = resident * block * vectors * self.vector * (facts.input_bits - facts.late_input_bits) / 8 * lanes
         score = self.score(params, vectors, lanes, blocks * warps, blocks, early)
         yield Candidate(params, score, lanes, block, kept, blocks, resident * warps, in_flight, weights_bytes, grid / (arch.sm_count * blocks))
+
+    def loads_tables_first(self, vectors: int) -> bool:
+        """True if a row in one warp has operands that not all rows share (cosines and sines of a position, weights of a head), and registers for them.
+
+        One H100, bf16, rows of 64 to 256 elements, with tables first, with half as many rows in a block, and with both: interleaved rotary positions behind a
+        norm 0.98, 0.99 and 0.97 of the time, with weights per head 0.89, 0.97 and 0.86, halves 0.99, 0.97 and 0.96. Where all rows share the weights there is
+        no difference.
+        """
+        return self.facts.group_operands > 0 and self.weight_registers(vectors) < BUSY_REGISTERS
 
     def registers(self, kept: int, is_warp_row: bool) -> tuple[int, int]:
         """Return (expected registers per thread, limit for the compiler) with `kept` registers of the row."""

@@ -42,20 +42,19 @@ SHARED_ROW_THREADS = 2 * ROW_THREADS
 """Threads of a block that has a row, or a part of one."""
 ROW_UNROLL = 2
 """Vectors per thread whose loads are issued together."""
-COLUMN_THREADS, MOST_ROUNDS = FULL_BLOCK_THREADS // 2, 8
+COLUMN_THREADS = FULL_BLOCK_THREADS // 2
 LEAST_PIECES = 2
 """For each block that shares a row, which it reads twice."""
 MOST_SHARING = WARP_THREADS * WARP_THREADS
 """The most blocks that share a row: each thread of a column, or row, reads the totals of some."""
-COLUMN_NEIGHBOURS, COLUMN_ELEMS, COLUMNS_OF_A_THREAD, FEW_COLUMNS = 8, 16, 2, 4
+COLUMN_NEIGHBOURS = 8
+COLUMN_ELEMS, FEW_COLUMNS = 2 * COLUMN_NEIGHBOURS, COLUMN_NEIGHBOURS // 2
+COLUMNS_OF_A_THREAD = COLUMN_ELEMS // COLUMN_NEIGHBOURS
 """The most rows of a thread in one piece, elements, and columns, unless there are no more than the last; the loads of the next piece are in flight meanwhile.
 Each row costs addresses and bounds, and each column an exchange with other threads: SASS has 21 instructions per element of a piece of 4 x 4, 23 of 8 x 2, 33
 of 8 x 1, and 40 of 16 x 1. With 4 x 4, twice as many threads wait for each other's totals as with 8 x 2."""
 IDLE_SHARE = 10
 """Columns are divided among as few blocks as leave less than one in so many multiprocessors idle: wide pieces of memory count for more than the rest."""
-LOADED_LATENCIES = 1.5
-"""A multiprocessor loads at once at least what memory moves for it in so many latencies of an idle memory: less of it was slower (one H100, bf16, 4096 x 4099:
-95.8 us with 8 KiB, 58.4 with 16), more in narrower pieces, too (float32: 96.2 with 32 KiB in pieces of 64 bytes, 63.2 with 16 in pieces of 128)."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +99,15 @@ class ScanAnalysis:
         return 1 if self.is_wide else min(limit, FEW_COLUMNS if others <= FEW_COLUMNS else COLUMNS_OF_A_THREAD)
 
     def is_divided_enough(self, blocks: int, threads: int, columns: int, row: int, arch: Arch) -> bool:
-        """True if so many blocks of columns keep the chip busy."""
+        """True if so many blocks of columns keep the chip busy: few multiprocessors are idle, and each loads at once what memory moves for it during
+        the latencies of a load and a store.
+
+        Less was slower (one H100, bf16, 4096 x 4099: 95.8 us with 8 KiB, 58.4 with 16), more in narrower pieces, too (float32: 96.2 with 32 KiB in pieces of 64
+        bytes, 63.2 with 16 in pieces of 128).
+        """
         resident = blocks / arch.sm_count
         of_a_thread = min(COLUMN_ELEMS // columns, COLUMN_NEIGHBOURS, row) * columns * self.max_dtype_bits / 8
-        wanted = LOADED_LATENCIES * arch.latencies.dram_latency_ns * arch.share_bytes_per_ns
+        wanted = (arch.latencies.dram_latency_ns + arch.latencies.l2_latency_ns) * arch.share_bytes_per_ns
         return IDLE_SHARE * resident >= IDLE_SHARE - 1 and resident * threads * of_a_thread >= wanted
 
 
@@ -230,10 +234,8 @@ def is_shared(blocks: int, arch: Arch) -> bool:
 def column_threads(blocks: int, arch: Arch) -> int:
     """Return the threads of a block: with `LOOP_THREAD_REGISTERS` a multiprocessor has room for two blocks of the most threads, four of half as many, and so
     on; as many threads as let all blocks run at once, if possible."""
-    rounds = ceil_div(blocks, arch.sm_count)
-    if rounds > MOST_ROUNDS:
-        return COLUMN_THREADS
-    return min(FULL_BLOCK_THREADS, previous_power_of_two(2 * FULL_BLOCK_THREADS // rounds))
+    threads = 2 * FULL_BLOCK_THREADS // ceil_div(blocks, arch.sm_count)
+    return COLUMN_THREADS if threads < ROW_THREADS else min(FULL_BLOCK_THREADS, previous_power_of_two(threads))
 
 
 def column_params(row: int, columns: int, bdimx: int, threads: int) -> ScanParams:
