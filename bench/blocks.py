@@ -21,7 +21,7 @@ os.environ |= {"TORCHINDUCTOR_CACHE_DIR": f"{FOLDER.name}/inductor", "TRITON_CAC
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
-from measure import device_of, median_us, parser, synchronize, table, write  # noqa: E402
+from measure import device_of, kernel_times, median_us, parser, synchronize, table, write  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from weft.frontend.backend import backend  # noqa: E402
@@ -118,12 +118,7 @@ class Step:
 
 
 def kernels_of(call: Callable[[], Any]) -> int:
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
-        call()
-        torch.cuda.synchronize()
-    return sum(e.device_type == torch.autograd.DeviceType.CUDA and "emset" not in e.name for e in found.events())
+    return sum(kernel.count for kernel in kernel_times(call) if "emset" not in kernel.name)
 
 
 MOVED: list[int] = []

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from checked import checked_parser, run
+from measure import FLUSHED_BYTES, kernel_times
 
 from weft import DataType, FusionDefinition
 
@@ -120,12 +121,7 @@ SMOKE = {"batch_norm_backward": (4, 3, 8, 8), "group_norm_backward": (2, 64, 4, 
 
 def parts_of(call: Any) -> dict[str, float]:
     """Return kernel -> microseconds of a call, by torch's profiler."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        for _ in range(10):
-            torch.empty(1 << 28, dtype=torch.uint8, device="cuda").zero_()
-            call()
-        torch.cuda.synchronize()
-    return {e.key: round(e.self_device_time_total / e.count, 1) for e in seen.key_averages() if e.key.startswith("weft_")}
+    return {k.name: round(k.us / k.count, 1) for k in kernel_times(call, 10, flushed_bytes=FLUSHED_BYTES) if k.name.startswith("weft_")}
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ from typing import Any
 
 import torch
 import torch.nn as nn
+from measure import kernel_times
 from models import DEVICE, MODELS, Llama, made, with_liger
 
 from weft.cache import Artefact, DiskCache
@@ -87,11 +88,7 @@ def host_ms(step: Callable[[], Any]) -> float:
 
 def kernels_of(step: Callable[[], Any]) -> tuple[int, float, float, list[tuple[str, int, float]]]:
     """Kernels of a step, milliseconds of all and of those that are no product, convolution or attention, and the longest of these and of the others."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        step()
-        torch.cuda.synchronize()
-    rows = [(e.key, e.count, e.self_device_time_total / 1e3) for e in profile.key_averages() if e.self_device_time_total > 0]
-    rows.sort(key=lambda r: -r[2])
+    rows = [(kernel.name, kernel.count, kernel.us / 1e3) for kernel in kernel_times(step)]
     own = [r for r in rows if not FOREIGN.search(r[0])]
     return sum(r[1] for r in rows), sum(r[2] for r in rows), sum(r[2] for r in own), own[:16] + [r for r in rows if FOREIGN.search(r[0])][:8]
 

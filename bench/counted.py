@@ -10,7 +10,6 @@ does not count, with Inductor beside weft. Read first: `SHAPES`, `of_function`.
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +17,7 @@ import by_count
 import moved
 import torch
 from by_count import BF16, FLOAT, ODD
-from measure import copy_us, median_us, moved_bytes, write
+from measure import FLUSHED_BYTES, KernelTime, copy_us, kernel_times, median_us, moved_bytes, write
 
 from weft import DataType, FusionDefinition
 from weft.frontend.backend import backend as weft_backend
@@ -78,22 +77,12 @@ def check(share: int, shares: int, only: str) -> None:
         torch.cuda.empty_cache()
 
 
-def kernel_us(call: Callable[[], Any], repeats: int = 12) -> tuple[float, int]:
-    """Return the microseconds that all kernels of a call take, and how many there are: medians over calls, L2 flushed before each."""
-    flushed = torch.empty(64 << 20, dtype=torch.int32, device="cuda")
+def kernel_us(call: Callable[[], Any], repeats: int = 12) -> tuple[float, list[KernelTime]]:
+    """Return the microseconds that all kernels of a call take, and the kernels: medians over calls, L2 flushed before each."""
     for _ in range(4):
         call()
-    times, counts = [], []
-    for _ in range(repeats):
-        flushed.zero_()
-        torch.cuda.synchronize()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            call()
-            torch.cuda.synchronize()
-        events = [e for e in profile.key_averages() if e.self_device_time_total > 0]
-        times.append(sum(e.self_device_time_total for e in events))
-        counts.append(sum(e.count for e in events))
-    return statistics.median(times), int(statistics.median(counts))
+    kernels = kernel_times(call, repeats, flushed_bytes=FLUSHED_BYTES)
+    return sum(kernel.us for kernel in kernels), kernels
 
 
 def of_function(function: moved.Function, shapes: moved.Shapes, backend: str) -> Iterator[dict[str, Any]]:
@@ -114,7 +103,9 @@ def of_function(function: moved.Function, shapes: moved.Shapes, backend: str) ->
         source = torch.empty(sum(t.nbytes for t in tensors) // 2, dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)
         copied_us, _ = kernel_us(lambda: target.copy_(source))  # noqa: B023
-        yield {"case": f"{function.__name__}, {way}, {backend}", "us": us, "of_a_copy": copied_us / us, "kernels": kernels}
+        names = {kernel.name[:60]: round(kernel.us, 1) for kernel in kernels}
+        count = sum(kernel.count for kernel in kernels)
+        yield {"case": f"{function.__name__}, {way}, {backend}", "us": us, "of_a_copy": copied_us / us, "kernels": count, "us_of": names}
 
 
 def main() -> None:
@@ -142,7 +133,7 @@ def main() -> None:
         for backend in given.backends.split(",") if given.only in function.__name__ else ():
             for row in of_function(function, shapes, backend):
                 rows.append(row)
-                print(f"{row['case']:44s} {row['us']:9.1f} us {row['of_a_copy']:.2f} in {row['kernels']} kernels", flush=True)
+                print(f"{row['case']:44s} {row['us']:9.1f} us {row['of_a_copy']:.2f} in {row['kernels']} kernels: {row['us_of']}", flush=True)
             torch.cuda.empty_cache()
     if given.out:
         write(given, __file__, "cuda", rows)

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from measure import kernel_times
+
 from weft.frontend.backend import backend
 
 ROWS = 8192
@@ -35,13 +37,9 @@ def median_ms(call: Callable[[], Any]) -> float:
     return round(do_bench(call, warmup=15, rep=60, return_mode="median"), 4)
 
 
-def kernels(call: Callable[[], Any]) -> list[tuple[str, float, float]]:
+def kernels(call: Callable[[], Any]) -> list[tuple[str, int, float]]:
     """Names of kernels of a call, how often each runs, and microseconds of one."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(5):
-            call()
-        torch.cuda.synchronize()
-    rows = [(e.key[:90], e.count / 5, round(e.self_device_time_total / e.count, 1)) for e in profile.key_averages() if e.self_device_time_total > 0]
+    rows = [(kernel.name[:90], kernel.count, round(kernel.us / kernel.count, 1)) for kernel in kernel_times(call, 5)]
     return sorted(rows, key=lambda row: -row[2])
 
 

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,33 @@ def host_us(call: Callable[[], object], device: str, calls: int = 200) -> float:
     spent = time.perf_counter() - start
     synchronize(device)
     return spent / calls * 1e6
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """What the profiler says of the kernels of one name in a call. us: of all of them, median over calls."""
+
+    name: str
+    count: int
+    us: float
+
+
+def kernel_times(call: Callable[[], object], calls: int = 1, *, flushed_bytes: int = 0) -> list[KernelTime]:
+    """Return the kernels of a call on the GPU, the longest first: the profiler's times, so the host does not count. flushed_bytes: written before each call,
+    outside of what is profiled."""
+    flushed = torch.empty(flushed_bytes, dtype=torch.uint8, device="cuda")
+    seen: dict[str, list[tuple[int, float]]] = {}
+    for _ in range(calls):
+        flushed.zero_()
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            call()
+            torch.cuda.synchronize()
+        for event in profile.key_averages():
+            if event.self_device_time_total > 0:
+                seen.setdefault(event.key, []).append((event.count, event.self_device_time_total))
+    found = [KernelTime(name, round(statistics.median(c for c, _ in runs)), statistics.median(us for _, us in runs)) for name, runs in seen.items()]
+    return sorted(found, key=lambda kernel: -kernel.us)
 
 
 def moved_bytes(*groups: Sequence[torch.Tensor]) -> int:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -71,3 +71,28 @@ def test_every_result_says_where_and_when_it_was_measured() -> None:
         data = json.loads(path.read_text(encoding="utf-8"))
         records = data["checks"].values() if "checks" in data else [data]
         assert all(record.get("chip") and record.get("date") for record in records), path.name
+
+
+def test_kernel_times_are_medians_over_calls_of_all_kernels_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = script("measure")
+    calls: list[list[tuple[str, int, float]]] = [[("a", 2, 10.0), ("host", 1, 0.0), ("b", 1, 7.0)], [("a", 2, 14.0), ("b", 1, 30.0)], [("a", 2, 11.0), ("b", 1, 9.0)]]
+
+    class Profile:
+        def __init__(self, **_: object) -> None:
+            self.events = calls.pop(0)
+
+        def __enter__(self) -> Profile:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def key_averages(self) -> list[SimpleNamespace]:
+            return [SimpleNamespace(key=key, count=count, self_device_time_total=us) for key, count, us in self.events]
+
+    empty = torch.empty
+    monkeypatch.setattr(torch.profiler, "profile", Profile)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch, "empty", lambda size, dtype, device: empty(size, dtype=dtype))
+    found = measure.kernel_times(lambda: None, 3)
+    assert [(k.name, k.count, k.us) for k in found] == [("a", 2, 11.0), ("b", 1, 9.0)]
