@@ -234,7 +234,7 @@ def is_shared(blocks: int, arch: Arch) -> bool:
 def column_threads(blocks: int, arch: Arch) -> int:
     """Return the threads of a block: with `LOOP_THREAD_REGISTERS` a multiprocessor has room for two blocks of the most threads, four of half as many, and so
     on; as many threads as let all blocks run at once, if possible."""
-    threads = 2 * FULL_BLOCK_THREADS // ceil_div(blocks, arch.sm_count)
+    threads = 2 * FULL_BLOCK_THREADS // max(1, ceil_div(blocks, arch.sm_count))
     return COLUMN_THREADS if threads < ROW_THREADS else min(FULL_BLOCK_THREADS, previous_power_of_two(threads))
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..analysis.axes import AxisMaps
+from ..analysis.op_cost import cost_of
 from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..compiler import WITHOUT_KERNEL
 from ..expr import Number, Sym, evaluate_int
@@ -24,6 +25,8 @@ from ..ir.values import (
 )  # fmt: skip
 from ..schedulers.limits import LAUNCH_BYTES
 
+MUFU_SLOTS = 8
+"""Instructions that a special function takes the place of: 16 lanes of 128 compute them."""
 MOST_TENSORS = 100
 """The maximum number of tensors that a kernel reads or writes: pointers and strides of more do not fit the 4 KB of kernel parameters."""
 
@@ -137,6 +140,7 @@ class Graph:
         self._bits: dict[IterDomain, int] = {}
         self._axes: dict[TensorView, int] = {}
         self._bytes: dict[TensorView, float] = {}
+        self._slots: dict[int, float] = {}  # by the id of an expression
         self._memo: dict[Sym, Number] = {}
         stored = {t for e in self.exprs if is_alone(e) for t in e.tensor_inputs}
         stored |= {t for e in self.exprs for t in e.read_whole}
@@ -252,6 +256,17 @@ class Graph:
             found = count * tensor.dtype().bits / 8
             self._bytes[tensor] = found
         return found
+
+    def slots(self, exprs: Sequence[Expr]) -> float:
+        """Return the issue slots that pointwise expressions and reductions take for all of their elements."""
+        total = 0.0
+        for expr in exprs:
+            if id(expr) not in self._slots:
+                cost, of = cost_of([expr], ()), max((*expr.tensor_inputs, *expr.tensor_outputs), key=self.bytes, default=None)
+                elems = 0.0 if of is None else self.bytes(of) * 8 / of.dtype().bits
+                self._slots[id(expr)] = (cost.instructions + MUFU_SLOTS * cost.mufu) * elems
+            total += self._slots[id(expr)]
+        return total
 
     def accesses(self, tensor: TensorView) -> float:
         """Return how many accesses read or write a tensor in memory, about: with vectors as wide as divide its innermost axis."""

@@ -11,7 +11,6 @@ import heapq
 import random
 from collections.abc import Callable, Set
 
-from ..analysis.op_cost import cost_of
 from ..dtypes import StateType
 from ..ir.graph_ops import LookupOp
 from ..ir.values import Expr, PointwiseOp, TensorView
@@ -23,9 +22,9 @@ MOST_SIBLINGS = 8
 SHORT_CHAIN, LONGEST_CHAIN = 6, 20
 """Expressions that another group may recompute instead of reading their result: the first in any case where that moves fewer bytes; up to the second where
 the instructions take no longer than the bytes."""
-INSTRUCTIONS_PER_BYTE, MUFU_SLOTS, ACCESS_SLOTS = 6, 8, 8
-"""What all threads of a chip execute while it moves a byte (H200: 132 multiprocessors of 128 lanes at 1.75 GHz, 4.4 TB/s: 6.7), the instructions that a special
-function takes the place of (16 lanes of 128), and those of an access with its address and bounds (6 to 10 in SASS of kernels that access single elements)."""
+INSTRUCTIONS_PER_BYTE, ACCESS_SLOTS = 6, 8
+"""What all threads of a chip execute while it moves a byte (H200: 132 multiprocessors of 128 lanes at 1.75 GHz, 4.4 TB/s: 6.7), and the instructions of an
+access with its address and bounds (6 to 10 in SASS of kernels that access single elements)."""
 
 Joinable = Callable[[Group, Group], bool]
 
@@ -159,20 +158,12 @@ def _is_worth(graph: Graph, reader: Group, tensor: TensorView, chain: tuple[list
     exprs, leaves = chain
     if len(exprs) <= SHORT_CHAIN:
         return True
+    missing = graph.slots(exprs) - INSTRUCTIONS_PER_BYTE * saved_bytes
+    if missing <= 0:
+        return True
     moved = [t for t in (*(reader.reads | leaves), *reader.produced) if t in graph.outputs or graph.writer.get(t) is None]
-    slots = _slots(graph, [*reader.anchors, *reader.repeated]) + ACCESS_SLOTS * sum(graph.accesses(t) for t in moved)
-    waits = max(0.0, INSTRUCTIONS_PER_BYTE * sum(map(graph.bytes, moved)) - slots)
-    return _slots(graph, exprs) <= INSTRUCTIONS_PER_BYTE * saved_bytes + waits
-
-
-def _slots(graph: Graph, exprs: list[Expr]) -> float:
-    """Return the issue slots that expressions take for all of their elements."""
-    total = 0.0
-    for expr in exprs:
-        cost, of = cost_of([expr], ()), max((*expr.tensor_inputs, *expr.tensor_outputs), key=graph.bytes, default=None)
-        if of is not None:
-            total += (cost.instructions + MUFU_SLOTS * cost.mufu) * graph.bytes(of) * 8 / of.dtype().bits
-    return total
+    waits = INSTRUCTIONS_PER_BYTE * sum(map(graph.bytes, moved)) - ACCESS_SLOTS * sum(map(graph.accesses, moved))
+    return waits > 0 and missing <= waits - graph.slots([*reader.anchors, *reader.repeated])
 
 
 def _fits(graph: Graph, reader: Group, tensor: TensorView, exprs: list[Expr], leaves: set[TensorView]) -> bool:
