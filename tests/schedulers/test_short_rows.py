@@ -37,7 +37,8 @@ def check(fd: FusionDefinition, x: torch.Tensor, dims: list[int]) -> None:
         squares, both = fd.execute([x])
     wide = x.double()
     eps = max(torch.finfo(x.dtype).eps, 1e-12)
-    torch.testing.assert_close(squares.double(), wide.square().sum(dims), rtol=eps, atol=1e-6)
+    terms = x.numel() // max(1, squares.numel()) if x.dtype is torch.float32 else 1  # positive, and each is added with half an eps; 16 bits are rounded once
+    torch.testing.assert_close(squares.double(), wide.square().sum(dims), rtol=eps * max(1, terms / 2), atol=1e-6)
     torch.testing.assert_close(both.double(), wide.amax(dims) + wide.sum(dims) if x.numel() else both.double(), rtol=1e-5, atol=1e-5)
 
 
