@@ -178,7 +178,7 @@ def _start_exchanges(writer: Any, start: StartExchanges, depth: int) -> None:
             continue
         kept = [p for p in BLOCK_TYPES if writer.launch[p] is not ONE and p not in s.thread_types]
         senders = f"{threads} / 32" if s.is_fused_cluster else linear(kept, "blockDim")[1]
-        _call(writer, depth + 1, f"weft::expect_cluster({place}, {senders} * {s.group_elems * len(s.outputs)})")
+        _call(writer, depth + 1, f"weft::expect_cluster({place}, {senders} * {s.values})")
     _call(writer, depth + 1, "weft::fence_mbarrier_init()")
     writer.emit(depth, "}")
 

@@ -21,7 +21,7 @@ def fold_across_threads(writer: Any, s: Reduce, depth: int) -> None:
     """Write a reduction across threads, and across blocks: values into an array, reduced, and out of it."""
     writer.blocks["reduce"] = None
     tensor = s.outputs[0].buffer.tensor
-    dtype, n = tensor.dtype(), s.group_elems * len(s.outputs)
+    dtype, n = tensor.dtype(), s.values
     ctype = CUDA_NAMES[dtype]
     monoid = writer.monoid(s.expr, dtype)
     identity = monoid.identity(dtype)
@@ -71,7 +71,7 @@ def _fold_threads(writer: Any, s: Reduce, workspace: str, identity: str, depth: 
     """Reduce `value` over the threads of the block, in the form given by `reduction_form`."""
     functor = _functor(s)
     form = reduction_form(s, {p: d for p, d in writer.launch.items() if d is not ONE})
-    n = s.group_elems * len(s.outputs)
+    n = s.values
     if not any(writer.launch[p] is not ONE for p in s.thread_types):
         return
     if s.group is not None:
@@ -136,7 +136,7 @@ def _linear_thread(writer: Any, kinds: list) -> Sym:
 
 def _fold_cluster(writer: Any, s: Reduce, functor: str, identity: str, exchange: str, depth: int) -> None:
     """Reduce `value` over the blocks of a cluster."""
-    n = s.group_elems * len(s.outputs)
+    n = s.values
     if s.turn is not None:
         half = writer.scalars.index(floordiv(s.exchange.elems, 2))  # type: ignore[union-attr]
         if s.half:
@@ -158,7 +158,7 @@ def _fold_blocks(writer: Any, s: Reduce, workspace: str, identity: str, depth: i
     """Reduce `value` over the threads of the block; then the last block that arrives reduces the partial results of all blocks. Both reductions across threads
     are one text in a loop, because it is long and a second copy would double its compile time.
     """
-    n, functor = s.group_elems * len(s.outputs), _functor(s)
+    n, functor = s.values, _functor(s)
     used = [p for p in GRID_TYPES if writer.launch[p] is not ONE]
     rank, ranks = linear([p for p in used if p in s.grid_types], "gridDim")
     segment, segments = linear([p for p in used if p not in s.grid_types], "gridDim")

@@ -301,6 +301,11 @@ class Reduce(Op):
     half: str = ""
     iteration: Sym = ZERO  # of the loops around a reduction across blocks, linear
 
+    @property
+    def values(self) -> int:
+        """Values of a thread: those of all outputs."""
+        return self.group_elems * len(self.outputs)
+
 
 @dataclass(eq=False)
 class Scan(Op):

@@ -62,8 +62,7 @@ def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
         statement.is_fused_cluster = statement.is_cluster and form == "rows" and set(used) <= set(statement.thread_types)
         if (statement.thread_types and form != "warp" or across_grid) and not statement.is_fused_cluster:
             per_group = ceildiv(threads, 32) if form == "rows" else threads
-            values = statement.group_elems * len(statement.outputs)
-            elems = mul(per_group, values if form == "rows" else values + 2)  # reduce_tree pads rows and stores partial results
+            elems = mul(per_group, statement.values if form == "rows" else statement.values + 2)  # reduce_tree pads rows and stores partial results
             if state.staying is not None and form == "rows" and len(loops) == 1 and not statement.is_cluster:
                 statement.turn, elems = mod(loops[0].index, 2), mul(elems, 2)
             statement.workspace = Buffer(f"workspace_T{tensor.name}", dtype, MemoryType.shared, elems, tensor)
@@ -71,7 +70,7 @@ def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
         if statement.is_cluster:
             kept = product(launch[p] for p in BLOCK_TYPES if p in launch and p not in statement.thread_types)
             senders = ceildiv(threads, 32) if statement.is_fused_cluster else kept
-            elems = mul(senders, kernel.cluster[0] * statement.group_elems * len(statement.outputs))
+            elems = mul(senders, kernel.cluster[0] * statement.values)
             elems = add(elems, CLUSTER_HEADER_BYTES * 8 // dtype.bits)
             if state.staying is not None and statement.is_fused_cluster and len(loops) == 1:
                 statement.turn, elems = loops[0].index, mul(mul(ceildiv(elems, 4), 4), 2)
@@ -104,7 +103,7 @@ def _plan_grid(kernel: Kernel, state: BuildState, reduce: Reduce, loops: tuple[L
     for loop in loops:
         reduce.iteration = add(mul(reduce.iteration, loop.extent), loop.index)
     dtype = tensor.dtype()
-    reduce.global_workspace = WorkBuffer(f"partials_T{tensor.name}", dtype, product([iterations, blocks, keep, reduce.group_elems * len(reduce.outputs)]))
+    reduce.global_workspace = WorkBuffer(f"partials_T{tensor.name}", dtype, product([iterations, blocks, keep, reduce.values]))
     reduce.semaphores = WorkBuffer(f"semaphores_T{tensor.name}", DataType.Int32, mul(iterations, segments), zeroed=True)
     reduce.last_flag = f"last_T{tensor.name}"
     kernel.work_buffers += [reduce.global_workspace, reduce.semaphores]

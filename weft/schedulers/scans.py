@@ -98,7 +98,7 @@ class ScanAnalysis:
         limit = self.limits.limit_elems(self.order.index(self.along) + 1, sizes, alignment_bits)
         return 1 if self.is_wide else min(limit, FEW_COLUMNS if others <= FEW_COLUMNS else COLUMNS_OF_A_THREAD)
 
-    def is_divided_enough(self, blocks: int, threads: int, columns: int, row: int, arch: Arch) -> bool:
+    def is_divided_enough(self, blocks: int, columns: int, row: int, arch: Arch) -> bool:
         """True if so many blocks of columns keep the chip busy: few multiprocessors are idle, and each loads at once what memory moves for it during
         the latencies of a load and a store.
 
@@ -106,9 +106,9 @@ class ScanAnalysis:
         bytes, 63.2 with 16 in pieces of 128).
         """
         resident = blocks / arch.sm_count
-        of_a_thread = min(COLUMN_ELEMS // columns, COLUMN_NEIGHBOURS, row) * columns * self.max_dtype_bits / 8
+        loaded = resident * column_threads(blocks, arch) * most_neighbours(row, columns) * columns * self.max_dtype_bits / 8
         wanted = (arch.latencies.dram_latency_ns + arch.latencies.l2_latency_ns) * arch.share_bytes_per_ns
-        return IDLE_SHARE * resident >= IDLE_SHARE - 1 and resident * threads * of_a_thread >= wanted
+        return IDLE_SHARE * resident >= IDLE_SHARE - 1 and loaded >= wanted
 
 
 class Scans(Scheduler):
@@ -162,7 +162,7 @@ class Scans(Scheduler):
             across = ceil_div(others, columns)
             bdimx = WARP_THREADS
             of_a_sector = ceil_div(8 * SECTOR_BYTES, columns * analysis.max_dtype_bits)
-            while bdimx > of_a_sector and not analysis.is_divided_enough(blocks := ceil_div(across, bdimx), column_threads(blocks, arch), columns, row, arch):
+            while bdimx > of_a_sector and not analysis.is_divided_enough(ceil_div(across, bdimx), columns, row, arch):
                 bdimx //= 2
             if analysis.is_shareable and is_shared(ceil_div(across, bdimx), arch):
                 bdimx = ceil_div(across, ceil_div(across, WARP_THREADS))
@@ -238,9 +238,14 @@ def column_threads(blocks: int, arch: Arch) -> int:
     return COLUMN_THREADS if threads < ROW_THREADS else min(FULL_BLOCK_THREADS, previous_power_of_two(threads))
 
 
+def most_neighbours(row: int, columns: int) -> int:
+    """Return the rows of a column of `row` elements that a thread has in one piece. columns: of the thread."""
+    return min(COLUMN_NEIGHBOURS, COLUMN_ELEMS // columns, row)
+
+
 def column_params(row: int, columns: int, bdimx: int, threads: int) -> ScanParams:
     """Return a schedule of columns of `row` elements. columns: of a thread, bdimx: threads across, threads: of a block, which consists of whole warps."""
-    neighbours = min(COLUMN_NEIGHBOURS, COLUMN_ELEMS // columns, next_power_of_two(row))
+    neighbours = next_power_of_two(most_neighbours(row, columns))
     of_warps = WARP_THREADS // math.gcd(bdimx, WARP_THREADS)
     most = max(1, round(threads / (bdimx * of_warps)))
     bdimy = of_warps * min(most, next_power_of_two(ceil_div(row, neighbours * of_warps)))

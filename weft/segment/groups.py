@@ -257,23 +257,25 @@ class Graph:
             self._bytes[tensor] = found
         return found
 
+    def elems(self, tensor: TensorView) -> float:
+        """Return how many elements a tensor has in memory."""
+        return self.bytes(tensor) * 8 / tensor.dtype().bits
+
     def slots(self, exprs: Sequence[Expr]) -> float:
         """Return the issue slots that pointwise expressions and reductions take for all of their elements."""
         total = 0.0
         for expr in exprs:
             if id(expr) not in self._slots:
                 cost, of = cost_of([expr], ()), max((*expr.tensor_inputs, *expr.tensor_outputs), key=self.bytes, default=None)
-                elems = 0.0 if of is None else self.bytes(of) * 8 / of.dtype().bits
-                self._slots[id(expr)] = (cost.instructions + MUFU_SLOTS * cost.mufu) * elems
+                self._slots[id(expr)] = (cost.instructions + MUFU_SLOTS * cost.mufu) * (0.0 if of is None else self.elems(of))
             total += self._slots[id(expr)]
         return total
 
     def accesses(self, tensor: TensorView) -> float:
         """Return how many accesses read or write a tensor in memory, about: with vectors as wide as divide its innermost axis."""
         axes = [a for a in no_reductions(tensor.get_allocation_domain()) if not a.is_broadcast()]
-        bits = tensor.dtype().bits
         innermost = evaluate_int(axes[-1].sym, self.env, self._memo) if axes else 1
-        return self.bytes(tensor) * 8 / bits / math.gcd(int(innermost), max(1, MAX_VECTOR_BITS // bits))
+        return self.elems(tensor) / math.gcd(int(innermost), max(1, MAX_VECTOR_BITS // tensor.dtype().bits))
 
     # -- groups
     def writes(self, *groups: Group) -> set[TensorView]:
