@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from bytecode import instructions_of
 
 from weft.arch import H200, DriverCallFailed, NoSuchDevice
 from weft.runtime import driver
@@ -235,12 +236,12 @@ def test_scalars_set_while_another_thread_launches_reach_new_memory(fake_driver:
     assert fake_driver.launch().args[0] == 2
 
 
-def test_a_launch_costs_less_than_two_and_a_half_microseconds(fake_driver: Any, kernel: LoadedKernel) -> None:
-    """About 0.5 us were measured on a quiet machine (this driver's own log included); the best of many, on a busy one."""
+def test_a_launch_costs_few_instructions(fake_driver: Any, kernel: LoadedKernel) -> None:
+    """About 0.5 us were measured on a quiet machine, this driver's own log included."""
     record = kernel.record((128,), (256,), 0, [("pointer", i) for i in range(4)] + [("scalar", "int", 1)] * 3)  # type: ignore[arg-type]
     pointers = [0x7F0000000000 + 512 * i for i in range(4)]
-    best_s = min(timeit.repeat(lambda: record.launch(pointers, 0), number=2000, repeat=20)) / 2000
-    assert best_s < 2.5e-6
+    record.launch(pointers, 0)
+    assert instructions_of(lambda: record.launch(pointers, 0)) < 90
 
 
 # -- launches that are written out in the function of a call -----------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from bytecode import instructions_of
 from calls_on_cpu import add, assert_same, define, record_launches, relu, tensor
 
 from weft import DataType, FusionDefinition
@@ -200,18 +201,16 @@ def test_the_table_starts_over_when_it_is_full(monkeypatch: pytest.MonkeyPatch) 
     assert len(executor(fd)._caller._table) <= 3
 
 
-def test_a_warm_call_costs_a_few_microseconds() -> None:
-    """The aim is 4 us without the driver; the bound leaves room for a loaded machine (tests/runtime/warm_path_cost.py measures)."""
-    import timeit
-
+def test_a_warm_call_costs_few_instructions() -> None:
+    """The aim is 4 us without the driver (tests/runtime/warm_path_cost.py measures)."""
     fd = relu()
     fd.execute([X])
     record_launches(executor(fd))
     for prepared in executor(fd)._caller._prepared.values():
         prepared.run.__globals__["launch0"] = lambda *arguments: None
     execute, values = executor(fd).execute, [X]
-    best_us = min(timeit.repeat(lambda: execute(values), number=2000, repeat=5)) / 2000 * 1e6
-    assert best_us < 20
+    execute(values)
+    assert instructions_of(lambda: execute(values)) < 150
 
 
 def test_nothing_of_a_call_is_kept_alive() -> None:
