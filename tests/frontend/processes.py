@@ -73,6 +73,7 @@ def _serve() -> None:
                 status = end.code if isinstance(end.code, int) else int(end.code is not None)
             except BaseException:  # noqa: BLE001  (a child never goes on in the loop)
                 sys.excepthook(*sys.exc_info())
+            threading._shutdown()  # type: ignore[attr-defined]  # as at the end of any process: what threads still do, such as storing what was compiled, is waited for
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
