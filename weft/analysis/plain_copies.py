@@ -20,8 +20,10 @@ def is_plain_copy(expr: Expr | None) -> bool:
 def only_reader(tensor: TensorView, reader: Expr) -> bool:
     """Tell whether nothing but `reader` needs a tensor: it is no output, and other expressions that read it, such as the copy that a reshape leaves behind, are
     read by nothing."""
-    needed = [use for use in tensor.uses() if any(isinstance(out, TensorView) and (out.is_fusion_output or out.uses()) for out in use.outputs)]
-    return not tensor.is_fusion_output and needed == [reader]
+    if tensor.is_fusion_output:
+        return False
+    needed = (use for use in tensor.uses() if any(isinstance(out, TensorView) and (out.is_fusion_output or out.uses()) for out in use.outputs))
+    return next(needed, None) is reader and next(needed, None) is None
 
 
 __all__ = ["copied_value", "is_plain_copy", "only_reader"]

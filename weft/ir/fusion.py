@@ -62,6 +62,7 @@ class Fusion(Owner):
         self.findings: dict[str, tuple[Hashable, object]] = {}  # results of analyses, each with the `state` for which it is valid
         self._changes = 0
         self._order: _Order | None = None
+        self._known_outputs: tuple[list[Val], int, frozenset[Val]] = (self._outputs, 0, frozenset())
 
     # -- creation
     def new_axis(self, extent: Sym | int, iter_type: IterType = IterType.iteration, **kwargs: Any) -> IterDomain:
@@ -196,6 +197,14 @@ class Fusion(Owner):
 
     def outputs(self) -> list[Val]:
         return list(self._outputs)
+
+    def is_output(self, value: Val) -> bool:
+        """Tell whether a value is an output; a set of all outputs is kept while the list has the same length."""
+        outputs, count, known = self._known_outputs
+        if outputs is not self._outputs or count != len(outputs):
+            known = frozenset(self._outputs)
+            self._known_outputs = self._outputs, len(self._outputs), known
+        return value in known
 
     def vals(self) -> list[Val]:
         return list(self._vals)

@@ -495,7 +495,7 @@ class TensorView(Val, TensorSurface):
 
     @property
     def is_fusion_output(self) -> bool:
-        return self in self.fusion._outputs  # type: ignore[union-attr]
+        return self.fusion.is_output(self)  # type: ignore[union-attr,no-any-return]
 
     def strides(self) -> dict[IterDomain, Sym]:
         """Return the element stride of each allocation axis of a tensor in global memory (0 for broadcast axes)."""

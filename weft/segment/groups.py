@@ -9,6 +9,7 @@ Read first: `Graph`, `Group`, `Graph.obstacle`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -377,10 +378,18 @@ class Graph:
         return a.scans or b.scans or len({reduced for _, reduced in a.folds | b.folds}) > 1
 
     def kind(self, a: Group, b: Group) -> object:
-        """Return the class of a pair for which schedulers give the same answer: its reductions, broadcasts and ops, and its size rounded to a power of two."""
-        names = frozenset(e.op_name for g in (a, b) for e in g.anchors if not isinstance(e, PointwiseOp))
-        sizes = (len(a.anchors) + len(b.anchors), len(a.reads | b.reads), len(self.writes(a, b)))
-        return frozenset(a.folds | b.folds), frozenset(self._spread_again(a, b)), names, tuple(n.bit_length() for n in sizes)
+        """Return the class of a pair of which schedulers take all if they take one: its reductions, how many they are, broadcasts and ops, and its size rounded
+        to a power of two."""
+        anchors = [*a.anchors, *b.anchors]
+        names = frozenset(e.op_name for e in anchors if not isinstance(e, PointwiseOp))
+        sizes = (len(anchors), len(a.reads | b.reads), len(self.writes(a, b)))
+        folds = sum(isinstance(e, (ReductionOp, WelfordOp)) for e in anchors)
+        return frozenset(a.folds | b.folds), folds, frozenset(self._spread_again(a, b)), names, tuple(n.bit_length() for n in sizes)
+
+    def exact_kind(self, a: Group, b: Group) -> object:
+        """Return the class of a pair of which schedulers decline all if they decline one: the same with the number of each op and the exact size."""
+        names = frozenset(Counter(e.op_name for g in (a, b) for e in g.anchors).items())
+        return frozenset(a.folds | b.folds), frozenset(self._spread_again(a, b)), names, len(a.reads | b.reads), len(self.writes(a, b))
 
     def join(self, a: Group, b: Group) -> Group:
         """Merge the smaller group into the other, and return that. There must be no path between them through other groups."""

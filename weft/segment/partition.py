@@ -159,7 +159,8 @@ class _Partition:
         else:
             graph = Graph(self.fusion, self.exprs, self.outputs, self.env)
 
-            taken: set[object] = set()  # kinds of groups that schedulers have accepted: asking again for each growing group would be quadratic
+            taken: set[object] = set()  # kinds of pairs that schedulers have accepted: asking again for each growing group would be quadratic
+            refused: set[object] = set()
 
             def joinable(a: Group, b: Group) -> bool:
                 if not graph.is_doubtful(a, b):
@@ -167,10 +168,12 @@ class _Partition:
                 kind = graph.kind(a, b)
                 if kind in taken:
                     return True
-                if self._kernel(graph.members(a, b), graph.writes(a, b), graph.ties(a, b))[1] is not None:
+                exact = graph.exact_kind(a, b)
+                if exact in refused:
                     return False
-                taken.add(kind)
-                return True
+                is_taken = self._kernel(graph.members(a, b), graph.writes(a, b), graph.ties(a, b))[1] is None
+                (taken if is_taken else refused).add(kind if is_taken else exact)
+                return is_taken
 
             search(graph, joinable, None if self.order == "best" else random.Random(int(self.order)))
             repeat_short_chains(graph)
