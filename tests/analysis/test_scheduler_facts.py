@@ -12,7 +12,9 @@ from weft.arch import H200
 from weft.ir.fusion import Fusion
 from weft.schedulers import persistent_heuristic, pointwise_heuristic, reduction_heuristic
 from weft.dtypes import DataType
-from weft.schedulers.facts import analyze_persistent, analyze_pointwise, analyze_reduction
+from weft.schedulers.persistent_analysis import analyze_persistent
+from weft.schedulers.pointwise_analysis import analyze_pointwise
+from weft.schedulers.reduction_analysis import analyze_reduction
 
 
 def persistent(fusion: Fusion, **sizes: int):

@@ -35,7 +35,7 @@ from weft.runtime.nvrtc import compile_or_load  # noqa: E402
 from weft.schedulers import inner_persistent  # noqa: E402
 from weft.schedulers.async_rows import apply_async_rows  # noqa: E402
 from weft.schedulers.async_rows_heuristic import AsyncRowsParams, choose_async_rows  # noqa: E402
-from weft.schedulers.facts import analyze_persistent  # noqa: E402
+from weft.schedulers.persistent_analysis import analyze_persistent  # noqa: E402
 
 BF16, FLOAT = DataType.BFloat16, DataType.Float
 STANDSTILL_S = 60

@@ -8,7 +8,8 @@ import pytest
 
 from weft import DataType, FusionDefinition
 from weft.check.records import programs
-from weft.schedulers.facts import analyze_persistent, analyze_pointwise
+from weft.schedulers.persistent_analysis import analyze_persistent
+from weft.schedulers.pointwise_analysis import analyze_pointwise
 
 FP4, E4M3, BF16, FLOAT = DataType.Float4_e2m1fn, DataType.Float8_e4m3fn, DataType.BFloat16, DataType.Float
 ROWS, COLUMNS = 4096, 8192

@@ -14,7 +14,8 @@ from weft.quantize.formats import Mx, NvFp4, Recipe
 from weft.quantize.functions import _definition
 from weft.schedulers.async_rows_heuristic import AsyncRowsParams, choose_async_rows, needed_registers, tma_blocks_per_sm, tma_registers
 from weft.schedulers.cost.parts import FITTED
-from weft.schedulers.facts import PersistentAnalysis, PersistentFacts, analyze_persistent
+from weft.schedulers.facts import PersistentFacts
+from weft.schedulers.persistent_analysis import PersistentAnalysis, analyze_persistent
 from weft.schedulers.persistent_heuristic import choose_with_trace
 from weft.schedulers.persistent_params import PersistentParams
 from weft.schedulers.row_model import predicted_registers, predicted_specialized, predicted_tma

@@ -8,7 +8,7 @@ import torch
 from weft import DataType, FusionDefinition
 from weft.analysis.loop_axes import Obstacle
 from weft.options import options
-from weft.schedulers.facts import analyze_persistent
+from weft.schedulers.persistent_analysis import analyze_persistent
 from weft.schedulers.row_passes import loops_stay_joined
 
 

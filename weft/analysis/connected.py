@@ -36,5 +36,5 @@ def components(fusion: Fusion) -> list[list[TensorView]]:
 
 def is_connected(fusion: Fusion) -> bool:
     """True if expressions connect all outputs (unread inputs do not count)."""
-    outputs = {v for v in fusion.outputs() if isinstance(v, TensorView)}
+    outputs = set(fusion.tensor_outputs())
     return sum(1 for group in components(fusion) if outputs.intersection(group)) <= 1

@@ -44,7 +44,7 @@ def memory_formats(fusion: Fusion, outputs: Iterable[Val], *, follows_rows: bool
     outputs written into inputs, packed outputs, and results of torch ops; nor for any output of a fusion with reductions over blocks of neighbours, whose
     readers expect rows. follows_rows: also of inputs that are row-major, whose axes the definition permutes.
     """
-    inputs = [v for v in fusion.inputs() if isinstance(v, TensorView)]
+    inputs = fusion.tensor_inputs()
     is_plain = all(map(_is_row_major, inputs)) and not (follows_rows and any(map(_is_permuted, fusion.tensors())))
     if is_plain or any(isinstance(e, BlockFoldOp) for e in fusion.tensor_exprs()):
         return {}

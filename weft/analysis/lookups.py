@@ -32,13 +32,13 @@ def looked_up_only(fusion: Fusion) -> set[TensorView]:
     """Return the inputs that are read only by lookups, or to find groups of rows."""
     exprs = fusion.tensor_exprs()
     sources = {t for e in exprs for t in e.read_whole}
-    return sources - {t for e in exprs for t in e.read_by_loops} - {v for v in fusion.outputs() if isinstance(v, TensorView)}
+    return sources - {t for e in exprs for t in e.read_by_loops} - set(fusion.tensor_outputs())
 
 
 def loads(fusion: Fusion) -> list[TensorView]:
     """Return the inputs, without those that only lookups read, and the results of lookups."""
     hidden = looked_up_only(fusion)
-    inputs = [v for v in fusion.inputs() if isinstance(v, TensorView) and v not in hidden]
+    inputs = [v for v in fusion.tensor_inputs() if v not in hidden]
     return inputs + [e.outputs[0] for e in fusion.tensor_exprs() if isinstance(e, LookupOp)]  # type: ignore[misc]
 
 

@@ -144,7 +144,7 @@ def pointwise_reference(axes: LoopAxes) -> TensorView | Obstacle:
     fusion = axes.fusion
     if axes.conflict:
         return Obstacle(axes.conflict)
-    outputs = [v for v in fusion.outputs() if isinstance(v, TensorView) and not any(v is i for i in fusion.inputs())]
+    outputs = [v for v in fusion.tensor_outputs() if not any(v is i for i in fusion.inputs())]
     if not outputs:
         return Obstacle("no output tensor has to be computed")
     read = {t for e in fusion.tensor_exprs() for t in e.read_by_loops}

@@ -195,7 +195,7 @@ def needed_elements(fusion: Fusion) -> dict[TensorView, Needed]:
     exprs = fusion.tensor_exprs()
     if not any(isinstance(e, PointwiseOp) and e.op_name == "where" for e in exprs):
         return {}
-    needed: dict[TensorView, Needed] = {v: EVERYWHERE for v in fusion.outputs() if isinstance(v, TensorView)}
+    needed: dict[TensorView, Needed] = {v: EVERYWHERE for v in fusion.tensor_outputs()}
     for expr in reversed(exprs):
         for number, operand in enumerate(expr.inputs):
             if isinstance(operand, TensorView):

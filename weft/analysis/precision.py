@@ -25,7 +25,7 @@ def is_steep(expr: Expr) -> bool:
 
 def wide_tensors(fusion: Fusion) -> set[TensorView]:
     """Return the tensors that influence an output of more than 16 bits, a non-float value, or a discontinuous or steep op: their last bits may matter."""
-    wide: set[TensorView] = {v for v in fusion.outputs() if isinstance(v, TensorView) and not is_narrow_float(v)}
+    wide: set[TensorView] = {v for v in fusion.tensor_outputs() if not is_narrow_float(v)}
     shares = shares_of_sums(fusion)
     for expr in reversed(fusion.exprs()):
         if expr.outputs[0] in wide and isinstance(expr, ReductionOp) and expr.tensor_inputs[0] in shares:

@@ -36,7 +36,7 @@ def shardable_axes(fusion: Fusion) -> list[ShardableAxis]:
         for source, target in _pairs(expr):
             same.union(source, target)
     bad = {same.find(axis) for expr in exprs for axis in _tied(expr, same)} | _whose_size_is_a_value(fusion, exprs, same)
-    inputs = [v for v in fusion.inputs() if isinstance(v, TensorView)]
+    inputs = fusion.tensor_inputs()
     outputs = [v for v in fusion.outputs() if v not in fusion.hidden_outputs]
     candidates = dict.fromkeys(same.find(axis) for v in inputs for axis in _axes(v))
     found = []
@@ -92,5 +92,5 @@ def _whose_size_is_a_value(fusion: Fusion, exprs: list[Expr], same: UnionFind) -
     used = {v for expr in exprs if not isinstance(expr, FullOp) for s in expr.inputs if isinstance(s, Scalar) for v in variables(s.sym)}
     used |= {v for expr in exprs for sym in position_syms(expr) for v in variables(sym)}
     used |= {v for value in fusion.outputs() if isinstance(value, Scalar) for v in variables(value.sym)}
-    tensors = [v for v in fusion.inputs() if isinstance(v, TensorView)]
+    tensors = fusion.tensor_inputs()
     return {same.find(axis) for t in tensors for axis in _axes(t) if used & set(variables(axis.logical_extent))}

@@ -49,7 +49,7 @@ class Names:
 
     def __init__(self, fusion: Fusion) -> None:
         self.inputs = {v for v in fusion.inputs()}
-        self.input_tensors = {v.name for v in fusion.inputs() if isinstance(v, TensorView)}
+        self.input_tensors = {v.name for v in fusion.tensor_inputs()}
         self.defined: set[Val] = set()
 
     def of(self, value: Val) -> str:

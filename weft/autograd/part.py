@@ -99,8 +99,8 @@ def _needed_values(part: Fusion) -> set[Val]:
 
 def _rename_sizes(part: Fusion, sizes: Mapping[Sym, Sym]) -> set[Sym]:
     """Express every size by the new inputs; return the variables for which this is not possible."""
-    own = {v for t in part.inputs() if isinstance(t, TensorView) for a in t.get_logical_domain() for v in variables(a.logical_extent)}
-    strides = {t.stride_var(i) for t in part.inputs() if isinstance(t, TensorView) for i in range(len(t.get_allocation_domain()))}
+    own = {v for t in part.tensor_inputs() for a in t.get_logical_domain() for v in variables(a.logical_extent)}
+    strides = {t.stride_var(i) for t in part.tensor_inputs() for i in range(len(t.get_allocation_domain()))}
     free: set[Sym] = set()
 
     def renamed(sym: Sym) -> Sym:

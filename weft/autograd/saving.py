@@ -25,7 +25,7 @@ def chosen(fusion: Fusion, exprs: Sequence[Expr], needed: Collection[TensorView]
     exprs: the forward. overwritten: inputs that the forward overwrites, which cannot be saved. Costs: an input or output is read once more; another tensor is
     written and read. With equal costs an output is preferred, because later ops mostly keep it anyway.
     """
-    tensors = [*(v for v in fusion.inputs() if isinstance(v, TensorView)), *(t for e in exprs for t in e.tensor_outputs)]
+    tensors = [*fusion.tensor_inputs(), *(t for e in exprs for t in e.tensor_outputs)]
     place = {t: i for i, t in enumerate(dict.fromkeys(tensors))}
     order = list(place)
     outputs, inputs = set(fusion.outputs()), set(fusion.inputs())

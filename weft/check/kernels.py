@@ -31,7 +31,7 @@ from weft.schedule.primitives import merge, reorder, rfactor, set_memory_type, s
 from weft.schedule.propagate import parallelize_like, transform_like
 from weft.schedule.recompute import recompute_chain
 from weft.schedulers.base import ScheduleResult
-from weft.schedulers.facts import PointwiseAnalysis
+from weft.schedulers.pointwise_analysis import PointwiseAnalysis
 from weft.schedulers.inner_outer import apply_inner_outer
 from weft.schedulers.inner_outer_params import InnerOuterParams
 from weft.schedulers.pointwise import PointWise
@@ -342,7 +342,7 @@ def nvfp4_tiles() -> tuple[Fusion, ScheduleResult]:
 def nvfp4_four_rows() -> tuple[Fusion, ScheduleResult]:
     """RMS norm before blocks of 16 to 4 bits: a block takes four rows of a tile of scales one after the other, and stores their scales together."""
     from ..schedulers.async_rows_heuristic import AsyncRowsParams
-    from ..schedulers.facts import analyze_persistent
+    from ..schedulers.persistent_analysis import analyze_persistent
     from ..schedulers.inner_persistent import InnerPersistent
 
     with FusionDefinition() as fd:
@@ -359,7 +359,7 @@ def nvfp4_four_rows() -> tuple[Fusion, ScheduleResult]:
 
 def nested_rows() -> tuple[Fusion, ScheduleResult]:
     """Rows of runs in a cluster of two, which shares each run: the sum of a row, used over the row, and the sums of its runs, folded together at the end."""
-    from ..schedulers.facts import analyze_persistent
+    from ..schedulers.persistent_analysis import analyze_persistent
     from ..schedulers.inner_persistent import InnerPersistent
     from ..schedulers.persistent_params import PersistentParams
 
@@ -415,7 +415,7 @@ def nvfp4_hadamard() -> tuple[Fusion, ScheduleResult]:
 def nvfp4_both_ways() -> tuple[Fusion, ScheduleResult]:
     """Blocks of 16 rows along columns, which a thread stores one by one, beside rows: a tile of `schedulers.turned`."""
     from ..ops.blocks import BlockFormat, nvfp4, nvfp4_of_amax
-    from ..schedulers.facts import analyze_persistent
+    from ..schedulers.persistent_analysis import analyze_persistent
     from ..schedulers.kept_columns import OuterParams
     from ..schedulers.outer_persistent import OuterPersistent
 

@@ -67,7 +67,7 @@ def concretize(fusion: Fusion, questions: Questions) -> None:
     Outputs with memory of their own (`Fusion.shares_results`) have elements along axes that turn out to repeat them.
     Errors: ExpandMismatch, CannotSqueeze, ElementCountsDiffer, WrongRuntimeSize, NegativeResult, ExtentMismatch.
     """
-    outputs = [] if fusion.shares_results else [v for v in fusion.outputs() if isinstance(v, TensorView) and not v.is_fusion_input]
+    outputs = [] if fusion.shares_results else [v for v in fusion.tensor_outputs() if not v.is_fusion_input]
     repeated_before = [[d for d, axis in enumerate(logical_axes(v)) if axis.expanded_extent is not None] for v in outputs]
     _settle_inputs(fusion, questions)
     for expr in fusion.tensor_exprs():

@@ -206,6 +206,12 @@ class Fusion(Owner):
             self._known_outputs = self._outputs, len(self._outputs), known
         return value in known
 
+    def tensor_inputs(self) -> list[TensorView]:
+        return [v for v in self._inputs if isinstance(v, TensorView)]
+
+    def tensor_outputs(self) -> list[TensorView]:
+        return [v for v in self._outputs if isinstance(v, TensorView)]
+
     def vals(self) -> list[Val]:
         return list(self._vals)
 

@@ -26,7 +26,7 @@ from ..schedule.rfactor import rfactor
 from ..schedule.staying_blocks import StayingBlocks
 from .async_rows_heuristic import TILE_ROWS, TILE_STEPS, AsyncRowsParams
 from .base import ScheduleResult
-from .facts import PersistentAnalysis
+from .persistent_analysis import PersistentAnalysis
 from .row_passes import Passes
 from .rows import BOUND, Template, arrange, class_order, merge_axes_at, peel_of
 

@@ -38,12 +38,12 @@ from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .inner_outer_candidates import Candidates
 from .inner_outer_heuristic import choose_inner_outer
 from .inner_outer_params import LOADS, InnerOuterParams
+from .limits import STEP_BYTES, TIMED_OF_A_WAY
 from .persistent_params import SHARE_MULTIPLE, WARP_MULTIPLE
-from .facts import RowAnalysis
+from .row_analysis import RowAnalysis
 from .row_passes import Passes, later_uses, load_again
 from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, names_in_vectors, places_in_order, row_sizes, split_axis
 from .two_sides import TwoSidedAnalysis, analyze_two_sides
-from .limits import STEP_BYTES, TIMED_OF_A_WAY
 
 
 NOT_SPECIALIZED = (

@@ -24,17 +24,19 @@ from ..ir.values import IterDomain, TensorView
 from ..schedule.caching import cache_after
 from ..schedule.primitives import set_memory_type
 from ..schedule.rfactor import rfactor
+from .accesses import with_accesses
 from .async_rows import apply_async_rows, can_load
 from .async_rows_heuristic import AsyncRowsParams
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
-from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_accesses
+from .facts import PersistentFacts
+from .limits import BATCHES
 from .nested_rows import choose_nested, nested_params, why_not_worth
+from .persistent_analysis import PersistentAnalysis, analyze_persistent
 from .persistent_heuristic import choose_with_trace, every_candidate
 from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
 from .register_rows import CLUSTER_BLOCK_THREADS
 from .row_passes import NOT_JOINED, Passes, folded_passes, in_fewer_passes, keep_elsewhere, loops_stay_joined
 from .row_ways import choose_rows, way_candidates, way_of
-from .limits import BATCHES
 from .several_kernels import several_ns, why_several
 from .streamed_rows import StreamedRows
 from .cost.passing import passing_ns

@@ -11,11 +11,13 @@ import dataclasses
 from typing import Any
 
 from ..arch import Arch
+from .accesses import with_accesses
 from .arithmetic import Trace, best_first
 from .base import Alignments, Decline, Sizes
 from .channel_rows import CLUSTER_LOSS, ChannelRows
-from .facts import PersistentAnalysis, PersistentFacts, with_accesses
+from .facts import PersistentFacts
 from .limits import LAUNCH_BYTES
+from .persistent_analysis import PersistentAnalysis
 from .persistent_params import Candidate, PersistentParams, RowsOf
 from .row_model import predicted_registers
 

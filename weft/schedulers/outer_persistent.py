@@ -21,19 +21,21 @@ from ..ir.values import IterDomain, TensorView
 from ..schedule.caching import cache_after
 from ..schedule.primitives import set_memory_type
 from ..schedule.rfactor import rfactor
+from .accesses import with_accesses
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
-from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_accesses
+from .facts import PersistentFacts
 from .kept_columns import COLUMN_REGISTERS, KEPT_REGISTERS, OuterParams, columns_in_registers, kept_candidates
+from .persistent_analysis import PersistentAnalysis, analyze_persistent
 from .persistent_params import RowsOf
 from .reduction import columns_and_rest, schedule_outer
 from .cost.parts import clusters_at_once, rereads_from_memory
 from .cost.passing import unevenness
-from .row_passes import NOT_JOINED, Passes, folded_passes, later_uses, load_again, loops_stay_joined, separate_reads
-from .several_kernels import start_ns, why_several
-from .rows import Template, arrange, arrange_axes, class_order, merge_axes_at, merge_run, positions, split_axis
-from .turned import LANES_ALONG_COLUMNS, TURNED_THREADS, schedule_turned, turn, turned_outputs
 from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
 from .limits import FULL_BLOCK_THREADS, MANY_BATCHES, TIMED_OF_A_WAY
+from .row_passes import NOT_JOINED, Passes, folded_passes, later_uses, load_again, loops_stay_joined, separate_reads
+from .rows import Template, arrange, arrange_axes, class_order, merge_axes_at, merge_run, positions, split_axis
+from .several_kernels import start_ns, why_several
+from .turned import LANES_ALONG_COLUMNS, TURNED_THREADS, schedule_turned, turn, turned_outputs
 
 BESIDE_REGISTERS = KEPT_REGISTERS + 8 * COLUMN_REGISTERS
 """Registers of a thread besides its part of eight columns."""

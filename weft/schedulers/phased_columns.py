@@ -33,14 +33,15 @@ from .cost.model import time_ns
 from .cost.passing import piece_cost
 from .cost.reductions import needed_registers
 from .cost.work import Work
-from .facts import ReductionAnalysis, ReductionFacts
+from .facts import ReductionFacts
+from .reduction_analysis import ReductionAnalysis
 from .inner_outer import (
     bind_rows, column_side, columns_in_memory, cut, parallel_columns, schedule_columns, separate_columns, split_steps, vectorize_columns,
 )  # fmt: skip
 from .inner_outer_candidates import LEAST_COLUMN_LANES, MOST_SLOTS_UNROLL
 from .inner_outer_params import InnerOuterParams
-from .rows import BOUND, Template, arrange, class_order, merge_axes_at, names_in_vectors
 from .limits import FULL_BLOCK_THREADS, GROUPS, TIMED, UNROLLS
+from .rows import BOUND, Template, arrange, class_order, merge_axes_at, names_in_vectors
 
 MOST_PIECES = 32
 """Of a row, each of a block."""

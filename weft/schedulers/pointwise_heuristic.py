@@ -25,7 +25,8 @@ from .arithmetic import Trace, ceil_div, vector_elems
 from .cost.parts import rereads_from_memory
 from .cost.passing import passing_ns
 from .cost.pointwise import Pointwise, step_bytes, work_of_pointwise
-from .facts import PointwiseFacts, access_bits_of
+from .accesses import access_bits_of
+from .facts import PointwiseFacts
 from .limits import NEAR, SHOWN, TIMED, UNROLLS
 
 BLOCK_THREADS = (128, 64, 256)

@@ -22,17 +22,20 @@ from ..ir.values import IterDomain, ReductionOp, TensorView
 from ..schedule.peel import Peel, Phase
 from ..schedule.primitives import split
 from ..schedule.rfactor import rfactor
+from .accesses import with_accesses
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
-from .facts import ReductionAnalysis, ReductionFacts, RowAnalysis, analyze_reduction, with_accesses
+from .facts import ReductionFacts
 from .inner_outer_params import InnerOuterParams
 from .phased_columns import apply_phased_columns, phased_candidates
+from .reduction_analysis import ReductionAnalysis, analyze_reduction
 from .reduction_heuristic import ReductionParams, candidates, choose_with_trace
+from .row_analysis import RowAnalysis
 from .rows import (
     Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, names_in_vectors, phase_of_rows, positions, split_axis, whole_warps,
 )  # fmt: skip
+from .limits import TIMED_OF_A_WAY
 from .several_kernels import start_ns, why_several
 from .short_rows import choose_short, schedule_short
-from .limits import TIMED_OF_A_WAY
 
 """Number of candidates with rows of one phase per block for tuning."""
 TOUCHED_TWICE = 0.33

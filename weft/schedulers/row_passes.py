@@ -22,7 +22,7 @@ from ..schedule.one_pass_moments import fold_moments
 from ..schedule.online_softmax import fold_online
 from ..schedule.primitives import set_memory_type
 from ..schedule.recompute import recompute_chain
-from .facts import PersistentAnalysis, analyze_persistent
+from .persistent_analysis import PersistentAnalysis, analyze_persistent
 from .persistent_params import PersistentParams
 from .rows import Template, lies_in_outer_runs
 

@@ -42,7 +42,7 @@ class Template:
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
         lookups = [(e.outputs[0], e) for e in fusion.tensor_exprs() if isinstance(e, LookupOp)]
-        names = {t.name for t in fusion.outputs() if isinstance(t, TensorView)}
+        names = {t.name for t in fusion.tensor_outputs()}
         self.inputs = cache_inputs(fusion)
         self.outputs = cache_and_fork_outputs(fusion)
         self.name_of = {output: output.name if output.name in names else local.name for local, output in self.outputs}

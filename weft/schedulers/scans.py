@@ -29,10 +29,10 @@ from ..ir.values import Expr, IterDomain, TensorView
 from ..schedule.caching import cache_before
 from ..schedule.primitives import set_memory_type
 from ..schedule.staying_blocks import StayingBlocks
-from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
-from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
 from .arithmetic import ceil_div, few_digits, next_power_of_two, previous_power_of_two
+from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .limits import FULL_BLOCK_THREADS, LOOP_THREAD_REGISTERS
+from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
 
 TYPES = (
     DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16, DataType.Int, DataType.Int32,
@@ -84,7 +84,7 @@ class ScanAnalysis:
         self.axes, self.reference, self.along = axes, reference, along
         self.is_shareable = not any(depends_on(t, scans) for t in scans)
         self.scans = [t.name for t in scans]
-        outputs = [v for v in fusion.outputs() if isinstance(v, TensorView)]
+        outputs = fusion.tensor_outputs()
         stored = axes.stored(reference)
         order = loop_order(axes, [n for n in axes.logical_order(reference) if n in stored], [*loads(fusion), *outputs])
         self.is_row = order[-1] == along

@@ -16,8 +16,9 @@ from ..ir.enums import ParallelType
 from ..ir.values import IterDomain, TensorView
 from .arithmetic import ceil_div
 from .base import Alignments, Sizes
-from .facts import ReductionAnalysis, ReductionFacts
+from .facts import ReductionFacts
 from .limits import FULL_BLOCK_THREADS, UNROLLS
+from .reduction_analysis import ReductionAnalysis
 from .reduction_heuristic import ReductionParams
 from .rows import arrange_axes, canonical_rows, split_axis
 

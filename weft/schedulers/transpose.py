@@ -37,15 +37,15 @@ from ..schedule.primitives import reorder, set_memory_type, swizzle_shared
 from ..schedule.propagate import parallelize_like, transform_like
 from ..schedule.row_lanes import LEAST_BYTES, load_rows_by_lanes
 from ..schedule.whole_tiles import WholeTile, chain_of, move_whole_tiles
-from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .arithmetic import ceil_div, round_up
-from .facts import analyze_pointwise
+from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
+from .pointwise_analysis import analyze_pointwise
 from .cost.passing import passing_ns
 from .cost.transposes import TileFacts, Tiles, work_of_transposes
 from .cost.short_tiles import ShortTileFacts
+from .limits import FULL_BLOCK_THREADS, NEAR_TILES
 from .rows import Template, arrange, arrange_axes, merge_axes_at, merge_two_runs, places_in_order, set_lanes, split_axis
 from .short_tiles import LEAST_FILLED, THREADS, ShortTileParams, ShortTiles, schedule_short_tiles, short_tiles
-from .limits import FULL_BLOCK_THREADS, NEAR_TILES
 
 TILE_CHUNKS, TILE_THREADS = (16, 8, 4), (*THREADS, 64)
 """Vectors of 16 bytes in a row of a tile, and threads of a block, to try."""
@@ -234,8 +234,8 @@ class Transpose(Scheduler):
             return Decline("blocks of neighbours along a row lie across the threads of a tile")
         axes, reference = found.axes, found.reference
         read = {t for e in fusion.tensor_exprs() for t in e.tensor_inputs}
-        inputs = [t for t in fusion.inputs() if isinstance(t, TensorView) and t in read]
-        outputs = [t for t in fusion.outputs() if isinstance(t, TensorView) and not t.is_fusion_input]
+        inputs = [t for t in fusion.tensor_inputs() if t in read]
+        outputs = [t for t in fusion.tensor_outputs() if not t.is_fusion_input]
         ends = [*outputs, *inputs]
         bits: dict[int, int] = {}
         for tensor in ends:

@@ -23,8 +23,9 @@ from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, ReductionOp, TensorView
 from ..ops.monoids import MONOIDS
 from .base import Alignments, Sizes
-from .facts import PersistentFacts, RowAnalysis
+from .facts import PersistentFacts
 from .packed import min_vector_elems, thread_vector_bits
+from .row_analysis import RowAnalysis
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class TwoSidedAnalysis(RowAnalysis):
         self.axes, self.shape, self.columns, self.column_tensors, self.buffers = axes, shape, columns, column_tensors, buffers
         of_columns = column_operands(column_tensors)
         inputs = loads(fusion)
-        outputs = [v for v in fusion.outputs() if isinstance(v, TensorView)]
+        outputs = fusion.tensor_outputs()
         reduced = shape.reduced
         row_side = [t for t in inputs if t not in of_columns or any(not set(u.outputs) <= column_tensors for u in t.uses())]
         self.row_outputs = [t for t in outputs if axes.stored(t) & reduced and t not in column_tensors]

@@ -122,7 +122,7 @@ def _mark_read_again(steps: Sequence[Step]) -> None:
 
 
 def _connected_outputs(fusion: Fusion) -> list[list[TensorView]]:
-    outputs = [v for v in fusion.outputs() if isinstance(v, TensorView)]
+    outputs = fusion.tensor_outputs()
     members = [set(group) for group in components(fusion)]
     return [kept for group in members if (kept := [t for t in outputs if t in group])]
 

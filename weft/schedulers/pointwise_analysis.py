@@ -1,0 +1,128 @@
+"""The analysis of a fusion without reductions: what of `PointwiseFacts` does not depend on sizes.
+
+Make it once per fusion with `analyze_pointwise`; then `facts(env, alignment_bits)` is cheap. `env` maps the variables of the fusion's extents and strides to
+integers; `alignment_bits` maps an input's name (`TensorView.name`) to the alignment of its first element, and inputs left out are fully aligned.
+Read first: `analyze_pointwise`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..analysis.blocks import block_needs, moved_bits
+from ..analysis.broadcast_bits import broadcast_bits
+from ..analysis.connected import is_connected
+from ..analysis.index_work import IndexWork, index_work
+from ..analysis.lookups import bad_source, loads
+from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, pointwise_reference
+from ..analysis.op_cost import cost_of
+from ..analysis.precision import wide_tensors
+from ..analysis.reduction_shape import reduction_exprs
+from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
+from ..ir.block_ops import sample_of
+from ..ir.fusion import Fusion
+from ..ir.values import TensorView
+from .accesses import dtype_bits, phased_limit, single_reads
+from .base import Alignments, Decline, Sizes
+from .facts import PointwiseFacts
+from .packed import min_vector_elems, thread_vector_bits, why_not_vectors
+
+
+class PointwiseAnalysis:
+    """The facts of a pointwise fusion that do not depend on sizes. `reference` has the loops; `order` names them in memory order."""
+
+    def __init__(self, fusion: Fusion, axes: LoopAxes, reference: TensorView) -> None:
+        self.axes, self.reference = axes, reference
+        inputs, outputs = loads(fusion), fusion.tensor_outputs()
+        stored = axes.stored(reference)
+        self.order = loop_order(axes, [n for n in axes.logical_order(reference) if n in stored], [reference, *outputs, *inputs])
+        self.limits = VectorLimits(axes, self.order, [*inputs, *outputs])
+        self.broadcast = broadcast_bits(axes, self.order, [*inputs, *outputs])
+        vectorizable = self.limits.vectorizable
+        self.max_dtype_bits, self.min_dtype_bits = dtype_bits(vectorizable, [*inputs, *outputs])
+        self.vectorizable_inputs = sum(map(set(vectorizable).__contains__, inputs))
+        self.vectorizable_outputs = sum(map(set(vectorizable).__contains__, outputs))
+        self.full_inputs = sum(axes.stored(t) == stored for t in inputs)
+        self.read_bits = sum(t.dtype().bits for t in inputs if axes.stored(t) == stored)
+        self.written_bits = moved_bits([t for t in outputs if axes.stored(t) == stored])
+        self.divides_rows = any(sample.layout != "rows" for t in outputs if (sample := sample_of(t)) is not None)
+        self.cost = cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
+        self.outputs, self.blocks = outputs, block_needs(fusion, axes, self.order[-1] if self.order else None)
+        places = [frozenset(n for n, c in enumerate(self.order) if c in axes.stored(t)) for t in inputs]
+        self.spread = tuple((t.dtype().bits, found) for t, found in zip(inputs, places) if 0 < len(found) < len(self.order))
+        self.index_work, self.phased_index_work = (self._index_work([*inputs, *outputs], is_phased) for is_phased in (False, True))
+        self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable, outputs)
+
+    def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> PointwiseFacts:
+        """Return the facts for the choice, at these sizes. max_access_bits: the chip's widest access."""
+        extents = self.axes.extents_elems(env)
+        single = self._single_reads(env, alignment_bits)
+        limits = self.limits.without(single) if single else self.limits
+        access_bits, vector_bits = limits.access_bits(alignment_bits, max_access_bits), self.vector_bits
+        if access_bits > MAX_VECTOR_BITS:
+            vector_bits = max(access_bits, thread_vector_bits(limits.vectorizable, self.outputs, 0, access_bits))
+        phased = [] if single or self.needs_vectors else [self._phased_limit(p, env, alignment_bits) for p in range(len(self.order))]
+        return PointwiseFacts(
+            extents_elems=tuple(extents[n] for n in self.order),
+            vector_limit_elems=tuple(limits.limit_elems(p, env, alignment_bits, vector_bits) for p in range(max(1, len(self.order)))),
+            broadcast=self.broadcast,
+            max_dtype_bits=self.max_dtype_bits,
+            min_dtype_bits=self.min_dtype_bits,
+            vectorizable_inputs=self.vectorizable_inputs,
+            vectorizable_outputs=self.vectorizable_outputs,
+            full_inputs=self.full_inputs,
+            instructions=self.cost.instructions,
+            mufu=self.cost.mufu,
+            has_exp=self.cost.has_exp,
+            has_rng=self.cost.has_rng,
+            min_vector_elems=self.min_vector_elems,
+            vector_bits=vector_bits,
+            access_bits=access_bits,
+            read_bits=self.read_bits,
+            written_bits=self.written_bits,
+            divides_rows=self.divides_rows,
+            block_elems=self.blocks.largest,
+            single_reads=tuple(t.name for t in single),
+            phased_limit_elems=tuple(elems for elems, _ in phased), is_tailed=tuple(tailed for _, tailed in phased),
+            index_work=self.index_work,
+            phased_index_work=tuple(self.index_work[p] if tailed else self.phased_index_work[p] for p, (_, tailed) in enumerate(phased)) or self.index_work,
+            spread=self.spread,
+        )
+
+    def _phased_limit(self, position: int, env: Sizes, alignment_bits: Alignments) -> tuple[int, bool]:
+        """As `phased_limit`; (1, False) if an output has one element for several of a row, because it is written in one iteration of the loop over a vector."""
+        row = set(self.order[position:])
+        if not all(row <= self.axes.stored(t) for t in self.outputs):
+            return 1, False
+        return phased_limit(self.limits, position, env, alignment_bits)
+
+    def _index_work(self, tensors: Sequence[TensorView], is_phased: bool) -> tuple[IndexWork, ...]:
+        places = range(max(1, len(self.order)))
+        return tuple(index_work(self.axes, self.order, tensors, self.limits.in_vectors(p, is_phased), p) for p in places)
+
+    def _single_reads(self, env: Sizes, alignment_bits: Alignments) -> list[TensorView]:
+        wanted = self.min_vector_elems if self.needs_vectors else 1
+        return single_reads(self.limits, 0, wanted, self.outputs, env, alignment_bits, self.vector_bits)
+
+    @property
+    def needs_vectors(self) -> bool:
+        """True when an output is packed, or blocks of neighbours must be held together."""
+        return self.min_vector_elems > 1 or self.blocks.largest > 0
+
+    def why_not_vectors(self, facts: PointwiseFacts, chosen_elems: int) -> Decline | None:
+        """Return why vectors of so many elements do not do for packed outputs, or for folds over blocks."""
+        return why_not_vectors(self.outputs, self.limits, facts.vector_limit_elems[0], self.blocks, chosen_elems)
+
+
+def analyze_pointwise(fusion: Fusion, axes: LoopAxes | None = None) -> PointwiseAnalysis | Obstacle:
+    """Return the size-independent facts of a pointwise fusion, or why it is not one."""
+    found = reduction_exprs(fusion)
+    if found:
+        return Obstacle(f"{found[0].outputs[0]} reduces")
+    if not is_connected(fusion):
+        return Obstacle("the outputs fall into groups that share no tensor")
+    if reason := bad_source(fusion):
+        return Obstacle(reason)
+    axes = axes or loop_axes(fusion)
+    reference = pointwise_reference(axes)
+    return reference if isinstance(reference, Obstacle) else PointwiseAnalysis(fusion, axes, reference)

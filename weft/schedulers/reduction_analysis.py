@@ -1,0 +1,80 @@
+"""The analysis of reductions whose results are not used over the axes that they reduced: what of `ReductionFacts` does not depend on sizes.
+
+Read first: `analyze_reduction`.
+"""
+
+from __future__ import annotations
+
+from ..analysis.lookups import loads, lookup_of
+from ..analysis.loop_axes import LoopAxes, Obstacle
+from ..analysis.persistent import PersistentBuffers
+from ..analysis.reduction_shape import ReductionShape, without_rows
+from ..analysis.vectorization import MAX_VECTOR_BITS
+from ..ir.fusion import Fusion
+from ..ir.values import ReductionOp, TensorView
+from ..ops.monoids import MONOIDS
+from .base import Alignments, Sizes
+from .facts import ReductionFacts
+from .row_analysis import LEAST_RUN_BITS, RowAnalysis, analyze_rows, stands_still
+
+
+class ReductionAnalysis(RowAnalysis):
+    """A fusion of reductions whose results are not used over the reduced loops."""
+
+    def __init__(self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, buffers: PersistentBuffers) -> None:
+        super().__init__(fusion, axes, shape, buffers)
+        self.names_read_again = fusion.read_again
+        self.results_meet = _results_meet(fusion, shape)
+        columns = frozenset(shape.runs[-1].classes)
+        self.column_inputs = sum(not shape.is_inner and bool(axes.stored(t) & columns) and not axes.stored(t) & shape.reduced for t in loads(fusion))
+        self.has_whole_columns = not shape.is_inner and all(axes.stored(t) & columns in (frozenset(), columns) for t in fusion.tensors())
+        """Every tensor has all axes of the columns or none, so a vector that overlaps the one before has one index for all of them."""
+        loops = [axes.of(a) for a in shape.reference.get_logical_domain()]
+        self.has_simple_columns = self.has_whole_columns and len(loops) > 1 and None not in loops and not any(lookup_of(t) for t in fusion.tensors())
+        """The same, and no axis has one element: blocks can divide rows and columns twice (`phased_columns.py`)."""
+        self.still_axes = self.count_still_axes()
+        self.exchange_factor = max((MONOIDS[e.attributes["kind"]].exchange_factor for e in shape.reductions if isinstance(e, ReductionOp)), default=1)
+
+    def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> ReductionFacts:
+        """Return the facts at these sizes; vectors end where an input changes that neighbouring elements share, unless they would be too narrow."""
+        can_begin_anywhere = self.has_whole_columns and self.limits.can_begin_anywhere(self.shape.inner_position, alignment_bits)
+        shared = self.shared_facts(env, alignment_bits, self.axes.extents_elems(env), max_access_bits)
+        still = sum(stands_still(t, self.axes, self.shape) for t in loads(self.axes.fusion))
+        if self.still_axes:  # vectors that do not cross the end of a run have one value of each
+            limit = self.limits.limit_elems(len(self.shape.order) - self.still_axes, env, alignment_bits, shared["vector_bits"])
+            is_within = LEAST_RUN_BITS <= limit * self.max_dtype_bits and self.min_vector_elems <= limit
+            shared["vector_limit_elems"] = min(limit, shared["vector_limit_elems"]) if is_within else shared["vector_limit_elems"]
+            still *= 1 if is_within else shared["vector_limit_elems"]
+        return ReductionFacts(
+            **shared, results_meet=self.results_meet, can_begin_anywhere=can_begin_anywhere, exchange_factor=self.exchange_factor,
+            column_inputs=self.column_inputs, still_loads=still,
+        )  # fmt: skip
+
+
+def _results_meet(fusion: Fusion, shape: ReductionShape) -> bool:
+    """True if some expression depends on the results of two reductions that blocks do not exchange together (`lower.staying.merge_reductions`)."""
+    behind: dict[TensorView, frozenset[object]] = {}
+    for n, e in enumerate(shape.reductions):
+        outs = e.tensor_outputs
+        alike = (e.attributes["kind"], outs[0].dtype()) if len(outs) == 1 else n
+        behind.update((out, frozenset([alike])) for out in outs)
+    for expr in fusion.tensor_exprs():
+        found = frozenset().union(*(behind.get(t, frozenset()) for t in expr.tensor_inputs)) if expr.tensor_inputs else frozenset()
+        if len(found) > 1:
+            return True
+        for out in expr.outputs:
+            behind.setdefault(out, found)  # type: ignore[arg-type]
+    return False
+
+
+def analyze_reduction(fusion: Fusion, axes: LoopAxes | None = None) -> ReductionAnalysis | Obstacle:
+    """Return the size-independent facts of a fusion of reductions, or why it is not one."""
+    found = analyze_rows(fusion, axes)
+    if isinstance(found, Obstacle):
+        return found
+    if found[2].passes > 1:
+        return Obstacle("a reduction's result is broadcast back over the reduced axes (a normalization)")
+    without = without_rows(fusion, found[0], found[1])
+    if without is not None:
+        return Obstacle(f"{without} lacks an axis of the rows, and is computed from values that are repeated over that axis")
+    return ReductionAnalysis(fusion, *found[:3])
