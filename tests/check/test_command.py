@@ -208,7 +208,7 @@ def test_a_picture_shows_roles_and_stages(tmp_path: Path) -> None:
 
 def test_a_generated_pipeline_has_a_timeline(tmp_path: Path) -> None:
     from weft.check.explore import explore
-    from weft.check.kernels import captured
+    from weft.check.captured_launches import captured
 
     found, trace = captured("pipeline_rows"), tmp_path / "trace.json"
     assert explore(found.call.kernel, found.geometry, found.arguments, [0], trace=trace).is_clean

@@ -11,7 +11,7 @@ import pytest
 from weft.check import planted
 from weft.check.explore import NoOrders, explore, search
 from weft.check.handwritten import load
-from weft.check.kernels import captured
+from weft.check.captured_launches import captured
 from weft.check.script import checked_kernel
 from weft.emulator import Buffer, EmulatedKernel
 

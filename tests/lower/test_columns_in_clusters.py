@@ -6,7 +6,8 @@ import pytest
 import torch
 from fusion_check import poisoned_outputs
 
-from weft.check.kernels import KERNELS, _PlannedCaller
+from weft.check.captured_launches import PlannedCaller
+from weft.check.kernels import KERNELS
 from weft.options import options
 
 
@@ -15,5 +16,5 @@ def test_columns_are_folded_across_a_cluster(sizes: tuple[int, int]) -> None:
     fusion, launch = KERNELS["column_sum_cluster"].define()
     x = torch.randn(sizes, generator=torch.Generator().manual_seed(sum(sizes)))
     with options(check="races"), poisoned_outputs():
-        (given,) = _PlannedCaller("column_sum_cluster", fusion, launch).execute([x], device="cpu")
+        (given,) = PlannedCaller("column_sum_cluster", fusion, launch).execute([x], device="cpu")
     torch.testing.assert_close(given.double(), x.double().sum(0), rtol=1e-5, atol=1e-4)

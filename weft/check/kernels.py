@@ -1,42 +1,38 @@
 """Generated kernels to plant mistakes in: fusions scheduled by hand, so that the heuristics do not move them, with inputs that are large enough.
 
-Owns no mistake; those are in `planted`. Read first: `KERNELS`, `captured`.
+Owns no mistake; those are in `planted.py`. `captured_launches.py` runs them. Read first: `KERNELS`.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from weft import compiler
 from weft.api.definition import FusionDefinition
-from weft.check.explore import own_copies
 from weft.dtypes import DataType
 from weft.ir.enums import LoadStoreOpType, MemoryType, ParallelType
 from weft.ir.fusion import Fusion
 from weft.ir.values import ReductionOp, TensorView
-from weft.lower.program import KernelProgram
-from weft.options import Options, options
-from weft.runtime import engines
-from weft.runtime.calls import Caller
-from weft.runtime.engines import EmulatedCall
-from weft.runtime.runtimes import Kernels, Request, Sizes, SharedDefinition, index_type_for
-from weft.runtime.steps import KernelUse
+from weft.ops.blocks import BlockFormat, nvfp4, nvfp4_of_amax
 from weft.schedule.caching import cache_after, cache_and_fork_outputs, cache_before, cache_inputs
 from weft.schedule.circular import warp_specialize
 from weft.schedule.inline import inline_to
 from weft.schedule.primitives import merge, reorder, rfactor, set_memory_type, split
 from weft.schedule.propagate import parallelize_like, transform_like
 from weft.schedule.recompute import recompute_chain
-from weft.schedulers.base import ScheduleResult
-from weft.schedulers.pointwise_analysis import PointwiseAnalysis
+from weft.schedulers.async_rows_heuristic import AsyncRowsParams
+from weft.schedulers.base import ScheduleResult, Scheduler
 from weft.schedulers.inner_outer import apply_inner_outer
 from weft.schedulers.inner_outer_params import InnerOuterParams
+from weft.schedulers.inner_persistent import InnerPersistent
+from weft.schedulers.kept_columns import OuterParams
+from weft.schedulers.outer_persistent import OuterPersistent
+from weft.schedulers.persistent_analysis import analyze_persistent
+from weft.schedulers.persistent_params import PersistentParams
 from weft.schedulers.pointwise import PointWise
 from weft.schedulers.pointwise_heuristic import PointwiseParams
-from weft.schedulers.scans import ScanAnalysis, ScanParams, Scans
+from weft.schedulers.scans import ScanParams, Scans
 from weft.schedulers.two_sides import analyze_two_sides
 
 P = ParallelType
@@ -301,24 +297,22 @@ def two_sides_behind() -> tuple[Fusion, ScheduleResult]:
 
 def _pointwise_scheduled(fd: FusionDefinition, **changes: Any) -> tuple[Fusion, ScheduleResult]:
     """Schedule as `PointWise` does, with these params: rows on BIDy, [BIDx, TIDx, vector] along them."""
+    params = PointwiseParams(1, 16, 1, 1, 32, 4, False, False, 64)
+    return _applied(fd, PointWise(), PointWise().analyze, replace(params, **changes))
+
+
+def _applied(fd: FusionDefinition, scheduler: Scheduler, analyze: Callable[[Fusion], Any], params: Any) -> tuple[Fusion, ScheduleResult]:
+    """Schedule a copy of a definition's fusion with a scheduler's template and these params."""
     defined = fd.fusion
     assert defined is not None
     fusion, _ = defined.clone()
-    analysis = PointWise().analyze(fusion)
-    assert isinstance(analysis, PointwiseAnalysis)
-    params = PointwiseParams(1, 16, 1, 1, 32, 4, False, False, 64)
-    return fusion, PointWise().apply(fusion, analysis, replace(params, **changes))
+    return fusion, scheduler.apply(fusion, analyze(fusion), params)
 
 
 def _scan(dim: int, params: ScanParams) -> tuple[Fusion, ScheduleResult]:
     with FusionDefinition() as fd:
         fd.add_output(fd.ops.cumsum(fd.ops.mul(fd.define_tensor([-1, -1], contiguity=True), 0.5), dim))
-    defined = fd.fusion
-    assert defined is not None
-    fusion, _ = defined.clone()
-    analysis = Scans().analyze(fusion)
-    assert isinstance(analysis, ScanAnalysis)
-    return fusion, Scans().apply(fusion, analysis, params)
+    return _applied(fd, Scans(), Scans().analyze, params)
 
 
 def shared_scan() -> tuple[Fusion, ScheduleResult]:
@@ -341,40 +335,26 @@ def nvfp4_tiles() -> tuple[Fusion, ScheduleResult]:
 
 def nvfp4_four_rows() -> tuple[Fusion, ScheduleResult]:
     """RMS norm before blocks of 16 to 4 bits: a block takes four rows of a tile of scales one after the other, and stores their scales together."""
-    from ..schedulers.async_rows_heuristic import AsyncRowsParams
-    from ..schedulers.persistent_analysis import analyze_persistent
-    from ..schedulers.inner_persistent import InnerPersistent
-
     with FusionDefinition() as fd:
         x = fd.ops.cast(fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16), DataType.Float)
         normed = fd.ops.mul(x, fd.ops.rsqrt(fd.ops.add(fd.ops.mean(fd.ops.mul(x, x), [1], True), 1e-5)))
         for result in fd.ops.nv_block_quantize(normed, None, True):
             fd.add_output(result)
-    defined = fd.fusion
-    assert defined is not None
-    fusion, _ = defined.clone()
     params = AsyncRowsParams("tma", True, 16, 2, 32, stages=2, max_registers=255, fill="whole", tile_rows=4)
-    return fusion, InnerPersistent().apply(fusion, analyze_persistent(fusion), params)  # type: ignore[arg-type]
+    return _applied(fd, InnerPersistent(), analyze_persistent, params)
 
 
 def nested_rows() -> tuple[Fusion, ScheduleResult]:
     """Rows of runs in a cluster of two, which shares each run: the sum of a row, used over the row, and the sums of its runs, folded together at the end."""
-    from ..schedulers.persistent_analysis import analyze_persistent
-    from ..schedulers.inner_persistent import InnerPersistent
-    from ..schedulers.persistent_params import PersistentParams
-
     with FusionDefinition() as fd:
         x = fd.ops.cast(fd.define_tensor([-1, -1, -1], contiguity=True, dtype=DataType.BFloat16), DataType.Float)
         fd.add_output(fd.ops.cast(fd.ops.mul(x, fd.ops.sum(x, [1, 2], True)), DataType.BFloat16))
         fd.add_output(fd.ops.sum(fd.ops.mul(x, x), [2]))
-    defined = fd.fusion
-    assert defined is not None
-    fusion, _ = defined.clone()
     params = PersistentParams(
         "3d", "register", True, 8, 1, 1, None, True, 1, 1, bdimz=2, outer_batches=2, is_warp_only=False, max_registers=64, cluster_blocks=2, still_axes=1,
         along_run=True,
     )  # fmt: skip
-    return fusion, InnerPersistent().apply(fusion, analyze_persistent(fusion), params)  # type: ignore[arg-type]
+    return _applied(fd, InnerPersistent(), analyze_persistent, params)
 
 
 def mxfp8_lanes() -> tuple[Fusion, ScheduleResult]:
@@ -414,11 +394,6 @@ def nvfp4_hadamard() -> tuple[Fusion, ScheduleResult]:
 
 def nvfp4_both_ways() -> tuple[Fusion, ScheduleResult]:
     """Blocks of 16 rows along columns, which a thread stores one by one, beside rows: a tile of `schedulers.turned`."""
-    from ..ops.blocks import BlockFormat, nvfp4, nvfp4_of_amax
-    from ..schedulers.persistent_analysis import analyze_persistent
-    from ..schedulers.kept_columns import OuterParams
-    from ..schedulers.outer_persistent import OuterPersistent
-
     with FusionDefinition() as fd:
         x = fd.ops.cast(fd.define_tensor([-1, 16, -1], contiguity=True, dtype=DataType.BFloat16), DataType.Float)
         elements, scales = nvfp4(fd.fusion, x, None, BlockFormat())  # type: ignore[arg-type]
@@ -427,12 +402,8 @@ def nvfp4_both_ways() -> tuple[Fusion, ScheduleResult]:
         taken = fd.ops.block_sample(fd.ops.permute(fd.ops.squeeze(column_scales, [1]), [1, 0]), 1)
         for result in (elements, fd.ops.block_sample(scales, 16), fd.ops.stride_order(columns, [1, 0, 2]), taken):
             fd.add_output(result)
-    defined = fd.fusion
-    assert defined is not None
-    fusion, _ = defined.clone()
-    analysis = analyze_persistent(fusion)
     params = OuterParams(4, 1, 8, 4, 128, "register", 16, is_tile=True, is_turned=True)
-    return fusion, OuterPersistent().apply(fusion, analysis, params)  # type: ignore[arg-type]
+    return _applied(fd, OuterPersistent(), analyze_persistent, params)
 
 
 def fp4_halves() -> tuple[Fusion, ScheduleResult]:
@@ -494,52 +465,3 @@ KERNELS = {
     "mxfp8_lanes": Generated(mxfp8_lanes, _bf16((5, 160))),
     "fp4_halves": Generated(fp4_halves, _fp4((7, 136))),
 }
-
-
-@dataclass
-class Captured:
-    """A launch of a generated kernel, with memory of its own."""
-
-    call: EmulatedCall
-    arguments: list[Any]
-
-    @property
-    def geometry(self) -> dict[str, Any]:
-        plan = self.call.plan
-        return {name: getattr(plan, name) for name in ("grid", "block", "shared_bytes", "cluster", "cooperative", "shared_tensors", "overlaps_previous")}
-
-
-@functools.lru_cache(maxsize=None)
-def captured(name: str) -> Captured:
-    """Return a kernel's launch on its inputs; it has run once, and was right."""
-    launches: list[Captured] = []
-
-    def keep(call: EmulatedCall) -> None:
-        launches.append(Captured(call, own_copies(call.arguments)))
-
-    fusion, result = KERNELS[name].define()
-    inputs = KERNELS[name].inputs()
-    engines.watchers.append(keep)
-    try:
-        with options(check="races", seed=None):
-            _PlannedCaller(name, fusion, result).execute(inputs, device="cpu")
-    finally:
-        engines.watchers.remove(keep)
-    (launch_found,) = launches
-    return launch_found
-
-
-class _PlannedCaller(Caller):
-    """Calls of a fusion whose schedule also fixes what `ScheduleResult` holds."""
-
-    def __init__(self, name: str, fusion: Fusion, result: ScheduleResult) -> None:
-        super().__init__(SharedDefinition(fusion, is_scheduled=True), fusion.inputs(), Kernels())
-        self.name, self.result = name, result
-
-    def request(self, use: KernelUse, sizes: Sizes, engine: engines.Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
-        index_type = index_type_for(use, sizes)
-
-        def make() -> KernelProgram:
-            return compiler.program_of_scheduled(self.shared.fusion, index_type, name=self.name, result=self.result, overlaps=True)
-
-        return Request(use.part, None, index_type, engine, options, index_type, make)

@@ -15,7 +15,7 @@ from typing import Any
 
 from weft.check.explore import SEEDS, Exploration, Found, Order, explore
 from weft.check.handwritten import load
-from weft.check.kernels import captured
+from weft.check.captured_launches import captured
 from weft.check.overlap import behind_itself, explore_pair
 from weft.device.library import translation_unit
 from weft.emulator import EmulatedKernel

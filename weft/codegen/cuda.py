@@ -8,19 +8,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..analysis.precision import wide_tensors
-from ..analysis.vectorization import SHIFTED_WORD_BITS
-from ..arch import BULK_BYTES
 from ..dtypes import CUDA_NAMES, DataType
-from ..errors import InternalError, UserError
-from ..expr import TRUE, ZERO, Sym, add, floordiv, mod, mul, product
+from ..errors import InternalError
+from ..expr import TRUE, ZERO, Sym, floordiv
 from ..ir.block_ops import BlockSampleOp
-from ..ir.enums import BLOCK_TYPES, CacheOp, GRID_TYPES, LoadStoreOpType, MemoryType
+from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp, ReshapeOp, ScatterStoreOp
-from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView
+from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView
 from ..lower.kernel_ir import (
     Access, Allocate, Block, BlockFold, Buffer, BulkCopy, If, KeepScale, Kernel, Let, LetRowEnd, Loop, MagnitudeFold, Move, Op, Reduce, Repack, RowLoad, Scan,
-    ScaledCast, Statement, StoreScales, TensorTile, ThreadGroup, TurnTile, Unswitched, bytes_of, walk,
+    ScaledCast, Statement, StoreScales, ThreadGroup, TurnTile, Unswitched, bytes_of, walk,
 )  # fmt: skip
 from ..lower.kernel_sync import Sync
 from ..lower.state import absorbs_lanes
@@ -28,23 +26,18 @@ from ..lower.program import HostCheck, KernelProgram, LineOrigin, Need, Param, R
 from ..ops.monoids import MONOIDS, Monoid
 from ..ops.registry import lookup
 from .blocks import cast_scaled, fold_block, fold_magnitude, sample_blocks, tile_scales
+from .copies import CACHES, SplitUnit, copy_async, copy_in_bulk, write_vector
 from .parameters import signature_lines
 from .places import Places
 from .positions import MAX_ACCESS_BITS, compared_positions, is_scalar, lane_of, look_up, scan, scatter_store
 from .protocol import write_protocol
+from .random_numbers import random_text, write_random_vector
 from .row_vectors import load_row_vector
-from .turned import write_turned_tile
-from .scalars import ScalarPrinter, literal
+from .scalars import ScalarPrinter
 from .thread_folds import fold_across_threads, is_of
+from .turned import write_turned_tile
 
 _COPIES = (LoadStoreOp, BroadcastOp, SqueezeOp, ExpandOp, ReshapeOp)
-_CACHE = {CacheOp.unspecified: "unspecified", CacheOp.all_levels: "all_levels", CacheOp.streaming: "streaming", CacheOp.global_: "global"}
-
-
-class SplitUnit(UserError):
-    code = "W861"
-    what = "Tried to vectorize a dim resulting in a word size of {bits} bits: an access to {tensor} would cover part of a byte that another thread writes, too"
-    fix = "vectorize the axis along which {dtype} is packed by a multiple of {elems}"
 
 
 class CudaWriter:
@@ -218,13 +211,13 @@ class CudaWriter:
         """Write one expression of the fusion on one element, or on one vector."""
         expr, output = s.expr, s.outputs[0]
         if isinstance(s, BulkCopy):
-            self.bulk_copy(s, depth)
+            copy_in_bulk(self, s, depth)
         elif isinstance(s, TurnTile):
             write_turned_tile(self, s, depth)
         elif isinstance(s, RowLoad):
-            load_row_vector(self, s, _CACHE[s.expr.cache_op], depth)  # type: ignore[attr-defined]
+            load_row_vector(self, s, CACHES[s.expr.cache_op], depth)  # type: ignore[attr-defined]
         elif isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.cp_async:
-            self.async_copy(s, depth)
+            copy_async(self, s, depth)
         elif isinstance(expr, LookupOp):
             look_up(self, s, expr, depth)
         elif isinstance(expr, BlockSampleOp):
@@ -233,8 +226,10 @@ class CudaWriter:
             scatter_store(self, s, expr, depth)
         elif isinstance(expr, ReductionOp):
             self.fold(s, depth)
+        elif s.vector_elems > 1 and isinstance(expr, RandomOp):
+            write_random_vector(self, s, depth)
         elif s.vector_elems > 1:
-            self.vector_op(s, depth)
+            write_vector(self, s, depth)
         elif isinstance(expr, _COPIES):
             self.write(output, self.copy_text(s), depth)
         elif isinstance(expr, PointwiseOp):
@@ -244,7 +239,7 @@ class CudaWriter:
         elif isinstance(expr, IotaOp):
             self.write(output, self.iota_text(s), depth)
         elif isinstance(expr, RandomOp):
-            self.write(output, self.random_text(s), depth)
+            self.write(output, random_text(self, s), depth)
         else:
             raise InternalError(f"{type(expr).__name__} has no CUDA text")
 
@@ -282,7 +277,7 @@ class CudaWriter:
         """Return the value that a copy moves; loads from global memory have a cache hint."""
         source = s.operands[0]
         if isinstance(source, Access) and source.buffer.memory is MemoryType.global_ and isinstance(s.expr, LoadStoreOp):
-            return self.load_global(source, _CACHE[s.expr.cache_op], s.is_ahead)
+            return self.load_global(source, CACHES[s.expr.cache_op], s.is_ahead)
         return self.read(source, s.outputs[0].buffer.dtype)
 
     def pointwise_text(self, s: Op) -> str:
@@ -302,157 +297,13 @@ class CudaWriter:
         start, step = (self.read(o, dtype) for o in s.operands[1:3])
         return f"{start} + {step} * ({CUDA_NAMES[dtype]})({self.scalars.index(s.element)})"
 
-    def random_state(self, s: Op) -> str:
-        """Return the arguments seed, offset of a random op."""
-        if len(s.operands) >= 4:
-            seed, offset = (self.read(o, DataType.UInt64) for o in s.operands[2:4])
-            return f"{seed}, {offset}"
-        index = s.expr.attributes["index"]
-        self.random_ops.add(index)
-        return f"philox_seed, philox_offset / 4 + {index}"
-
-    def random_text(self, s: Op) -> str:
-        """Return the call that makes one random number."""
-        self.blocks["philox"] = None
-        dtype = s.outputs[0].buffer.dtype
-        base = DataType.Double if dtype is DataType.Double else DataType.Float
-        a, b = (self.read(o, base) for o in s.operands[:2])
-        name = f"{s.expr.attributes['distribution']}_{'double' if base is DataType.Double else 'float'}"
-        element = f"(unsigned long long)({self.scalars.index(s.element)})"
-        text = f"weft::{name}({self.random_state(s)}, {element}, {a}, {b})"
-        return text if dtype is base else f"weft::convert<{CUDA_NAMES[dtype]}>({text})"
-
-    def vector_op(self, s: Op, depth: int) -> None:
-        """Write a vector access, a conversion of a vector, or a vector of random numbers."""
-        expr, n = s.expr, s.vector_elems
-        target, source = s.outputs[0], s.operands[0]
-        if isinstance(expr, RandomOp):
-            self.vector_random(s, depth)
-            return
-        if not isinstance(source, Access):
-            raise InternalError(f"{expr} is vectorized and reads a scalar")
-        out, src = target.buffer, source.buffer
-        if isinstance(expr, PointwiseOp):
-            convert = "convert_narrow_vector" if out.dtype.is_narrow_float or src.dtype.is_narrow_float else "convert_vector"
-            self.emit(depth, f"weft::{convert}<{n}>({out.name}, {self.scalars.index(target.index)}, {src.name}, {self.scalars.index(source.index)});")
-            return
-        if s.is_shifted:
-            self.shifted_load(s, depth)
-            return
-        is_far = {src.memory, out.memory} == {MemoryType.global_, MemoryType.local}
-        widest = (self.access_bits if is_far else MAX_ACCESS_BITS) // max(out.dtype.bits, 1)
-        if n > widest:  # wider than one instruction: split into several
-            for lane in range(0, n, widest):
-                self.vector_op(Op(expr, [lane_of(target, lane)], [lane_of(source, lane)], vector_elems=widest), depth)
-            return
-        for buffer in (out, src):
-            if n % buffer.dtype.elems_per_unit and buffer.memory is not MemoryType.local:
-                raise SplitUnit(tensor=buffer.tensor, bits=n * buffer.dtype.bits, dtype=buffer.dtype.value, elems=buffer.dtype.elems_per_unit)
-            if buffer.memory is MemoryType.global_:
-                bytes_ = n * buffer.dtype.bits // 8
-                self.alignment_bytes[buffer.name] = max(bytes_, self.alignment_bytes.get(buffer.name, 1))
-        cache = f"weft::Cache::{_CACHE[expr.cache_op]}" if isinstance(expr, LoadStoreOp) else "weft::Cache::unspecified"
-        memories = (src.memory, out.memory)
-        register_offset = self.scalars.index((target if out.memory is MemoryType.local else source).index)
-        if memories == (MemoryType.global_, MemoryType.local):
-            self.emit(depth, f"weft::load_global_vector<{n}, {cache}>({out.name}, {register_offset}, {self.address(source)});")
-        elif memories == (MemoryType.local, MemoryType.global_):
-            self.emit(depth, f"weft::store_global_vector<{n}, {cache}>({self.address(target)}, {src.name}, {register_offset});")
-        elif memories == (MemoryType.shared, MemoryType.local):
-            self.emit(depth, f"weft::load_shared_vector<{n}>({out.name}, {register_offset}, {self.address(source)});")
-        elif memories == (MemoryType.local, MemoryType.shared):
-            self.emit(depth, f"weft::store_shared_vector<{n}>({self.address(target)}, {src.name}, {register_offset});")
-        elif memories == (MemoryType.local, MemoryType.local):
-            to, from_ = (f"{place.buffer.name}[{self.scalars.index(place.index)} + lane]" for place in (target, source))
-            self.emit(depth, f"for (int lane = 0; lane < {n}; ++lane) {to} = {from_};")
-        else:
-            self.through_registers(s, depth, cache)
-
-    def shifted_load(self, s: Op, depth: int) -> None:
-        """Write the load of a vector that begins at any element."""
-        self.blocks["shifted"] = None
-        target, source = s.outputs[0], s.operands[0]
-        self.start_bytes[source.buffer.name] = SHIFTED_WORD_BITS // 8  # type: ignore[union-attr]
-        cache = f"weft::Cache::{_CACHE[s.expr.cache_op]}"  # type: ignore[attr-defined]
-        odd = self.scalars.index(mod(source.index, 2))  # type: ignore[union-attr]
-        place = f"{target.buffer.name}, {self.scalars.index(target.index)}, {self.address(source)}, {odd}"  # type: ignore[arg-type]
-        self.emit(depth, f"weft::load_global_shifted<{s.vector_elems}, {cache}>({place});")
-
-    # -- copies by other units
-    def bulk_copy(self, s: BulkCopy, depth: int) -> None:
-        """Write a bulk copy, issued by one thread."""
-        self.needs.add(Need.bulk_copies)
-        target, source = s.outputs[0], s.operands[0]
-        far = source if target.buffer.memory is MemoryType.shared else target
-        self.require_alignment(far.buffer, BULK_BYTES)  # type: ignore[union-attr]
-        if s.tile is not None:
-            self.tile_copy(s, s.tile, depth)
-            return
-        bytes_ = self.scalars.index(bytes_of(s.elems, target.buffer.dtype))
-        if far is target:
-            self.emit(depth, f"weft::bulk_store({self.address(target)}, {self.address(source)}, {bytes_});")  # type: ignore[arg-type]
-            self.emit(depth, "weft::bulk_commit();")
-            return
-        if s.counts_itself:
-            self.emit(depth, f"weft::mbarrier_expect_tx({self.address(s.barrier)}, {self.scalars.index(s.moved_bytes)});")  # type: ignore[arg-type]
-        load = "bulk_load" if s.skipped is None else "bulk_load_units"
-        self.emit(depth, f"weft::{load}({self.address(target)}, {self.address(source)}, {bytes_}, {self.address(s.barrier)});")  # type: ignore[arg-type]
-
-    def tile_copy(self, s: BulkCopy, tile: TensorTile, depth: int) -> None:
-        """Write the copy of a tile of a tensor map, issued by one thread."""
-        self.maps[tile.map.name] = tile.map
-        self.needs.add(Need.tensor_maps)
-        target, source = s.outputs[0], s.operands[0]
-        places = ", ".join(f"(int)({self.scalars.index(p)})" for p in tile.places)
-        rank, map_ = len(tile.places), f"&{tile.map.name}"
-        if target.buffer.memory is not MemoryType.shared:
-            self.emit(depth, f"weft::tensor_store<{rank}>({map_}, {self.address(source)}, {places});")  # type: ignore[arg-type]
-            self.emit(depth, "weft::bulk_commit();")
-            return
-        if s.counts_itself:
-            bytes_ = self.scalars.index(bytes_of(s.elems, target.buffer.dtype))
-            self.emit(depth, f"weft::mbarrier_expect_tx({self.address(s.barrier)}, {bytes_});")  # type: ignore[arg-type]
-        self.emit(depth, f"weft::tensor_load<{rank}>({self.address(target)}, {map_}, {places}, {self.address(s.barrier)});")  # type: ignore[arg-type]
-
-    def async_copy(self, s: Op, depth: int) -> None:
-        """Write the cp.async copies of one thread."""
-        target, source = s.outputs[0], s.operands[0]
-        bytes_ = s.vector_elems * target.buffer.dtype.bits // 8
-        self.require_alignment(source.buffer, bytes_)  # type: ignore[union-attr]
-        self.emit(depth, f"weft::cp_async<{bytes_}>({self.address(target)}, {self.address(source)}, true);")  # type: ignore[arg-type]
-
+    # -- what other files ask
     def require_alignment(self, buffer: Buffer, bytes_: int) -> None:
         self.alignment_bytes[buffer.name] = max(bytes_, self.alignment_bytes.get(buffer.name, 1))
 
     def barrier(self, group: ThreadGroup) -> str:
         """The number of the named barrier of this thread's group."""
         return str(group.barrier) if group.index is ZERO else f"{group.barrier} + {self.scalars.index(group.index)}"
-
-    def through_registers(self, s: Op, depth: int, cache: str) -> None:
-        """A vector copy between global and shared (or global and global) memory passes through an array."""
-        n, target, source = s.vector_elems, s.outputs[0], s.operands[0]
-        ctype = CUDA_NAMES[target.buffer.dtype]
-        load = f"load_global_vector<{n}, {cache}>" if source.buffer.memory is MemoryType.global_ else f"load_shared_vector<{n}>"  # type: ignore[union-attr]
-        store = f"store_global_vector<{n}, {cache}>" if target.buffer.memory is MemoryType.global_ else f"store_shared_vector<{n}>"
-        moves = f"weft::{load}(moved, 0, {self.address(source)}); weft::{store}({self.address(target)}, moved, 0);"  # type: ignore[arg-type]
-        self.emit(depth, f"{{ weft::Array<{ctype}, {n}> moved; {moves} }}")
-
-    def vector_random(self, s: Op, depth: int) -> None:
-        """Write the calls that make four random numbers each."""
-        self.blocks["philox"] = None
-        target, n = s.outputs[0], s.vector_elems
-        if target.buffer.dtype is not DataType.Float or n % 4:
-            raise InternalError(f"{s.expr}: a vector of {n} {target.buffer.dtype} numbers")
-        a, b = (self.read(o, DataType.Float) for o in s.operands[:2])
-        kind = s.expr.attributes["distribution"]
-        if kind == "uniform":
-            place, element = self.scalars.index(target.index), self.scalars.index(s.element)
-            self.emit(depth, f"weft::uniform_floats<{n}>({target.buffer.name}, {place}, {self.random_state(s)}, (unsigned long long)({element}), {a}, {b});")
-            return
-        for part in range(0, n, 4):
-            offset = self.scalars.index(add(target.index, part))
-            element = self.scalars.index(add(s.element, part))
-            self.emit(depth, f"weft::{kind}_float4({target.buffer.name}, {offset}, {self.random_state(s)}, (unsigned long long)({element}), {a}, {b});")
 
 def fill_text(buffer: Buffer) -> str:
     """Return the initial value of every element of a buffer, in C++."""
@@ -532,6 +383,3 @@ def _parameters(writer: CudaWriter) -> tuple[Param, ...]:
     out += list(writer.maps.values())
     out += list(writer.scalars.params.values())
     return tuple(out)
-
-
-__all__ = ["CudaWriter", "Scalar", "generate", "literal", "mul", "product"]

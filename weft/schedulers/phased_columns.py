@@ -2,7 +2,7 @@
 
     rows      [steps, BIDy = blocks, unswitched, TIDz = groups, row_unroll]   row: [BIDx = pieces, TIDy, TIDx, vector]   summed in registers over the steps
     partials  [blocks, columns] in global memory; then all blocks meet
-    columns   as in `inner_outer.py`
+    columns   as in `column_partials.py`
 
 A row of an odd length begins in the middle of a vector, and every eighth row (of 16 bits) at the same place of one. A block that has every eighth row loads
 whole vectors, and its threads keep their columns. The ends of rows, fewer than two vectors, have a thread for each element (`weft.schedule.peel`).
@@ -29,18 +29,17 @@ from ..schedule.propagate import parallelize_like, transform_like
 from ..schedule.staying_blocks import StayingBlocks
 from .arithmetic import ceil_div, next_power_of_two, round_up, tree_workspace_bytes, vector_elems
 from .base import ScheduleResult
+from .column_partials import column_side, columns_in_memory, cut, parallel_columns, schedule_columns, separate_columns, vectorize_columns
 from .cost.model import time_ns
 from .cost.passing import piece_cost
 from .cost.reductions import needed_registers
 from .cost.work import Work
 from .facts import ReductionFacts
-from .reduction_analysis import ReductionAnalysis
-from .inner_outer import (
-    bind_rows, column_side, columns_in_memory, cut, parallel_columns, schedule_columns, separate_columns, split_steps, vectorize_columns,
-)  # fmt: skip
+from .inner_outer import bind_rows, split_steps
 from .inner_outer_candidates import LEAST_COLUMN_LANES, MOST_SLOTS_UNROLL
 from .inner_outer_params import InnerOuterParams
 from .limits import FULL_BLOCK_THREADS, GROUPS, TIMED, UNROLLS
+from .reduction_analysis import ReductionAnalysis
 from .rows import BOUND, Template, arrange, class_order, merge_axes_at, names_in_vectors
 
 MOST_PIECES = 32
