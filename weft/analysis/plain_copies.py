@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..ir.values import Expr, LoadStoreOp, TensorView, Val
 
 
@@ -26,4 +28,14 @@ def only_reader(tensor: TensorView, reader: Expr) -> bool:
     return next(needed, None) is reader and next(needed, None) is None
 
 
-__all__ = ["copied_value", "is_plain_copy", "only_reader"]
+def sole_producers(value: Val, reader: Expr) -> Iterator[Expr]:
+    """Yield the expression that computes a value, then the one that computes its first tensor operand, and so on, while nothing but the next one needs what
+    lies between; the first value is for `reader`."""
+    while isinstance(value, TensorView) and only_reader(value, reader) and (above := value.definition()) is not None:
+        yield above
+        if not above.tensor_inputs:
+            return
+        reader, value = above, above.tensor_inputs[0]
+
+
+__all__ = ["copied_value", "is_plain_copy", "only_reader", "sole_producers"]

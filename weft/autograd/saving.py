@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp
-from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, SqueezeOp, TensorView, no_reductions
+from ..ir.values import ELEMENTWISE, Expr, TensorView, no_reductions
 
-RECOMPUTED = (PointwiseOp, BroadcastOp, SqueezeOp, ExpandOp, LoadStoreOp, FullOp, IotaOp, ReshapeOp, LookupOp, CatOp)
+RECOMPUTED = (*ELEMENTWISE, ReshapeOp, LookupOp, CatOp)
 """Expressions that a backward recomputes: they need no additional memory access. Reductions, random numbers and torch ops are not recomputed."""
 SYMBOLIC_EXTENT = 1024
 """The assumed value of a symbolic extent."""

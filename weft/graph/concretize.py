@@ -17,7 +17,7 @@ from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, CatOp, Fixed, LookupOp, ReshapeOp, ScanOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorDomain, TensorView,
-    WelfordOp,
+    WelfordOp, no_reductions,
 )  # fmt: skip
 from ..ops.monoids import StateMonoid
 from ..ops.build import ExtentMismatch, cast, logical_axes, pointwise
@@ -26,6 +26,7 @@ from ..ops.reshape import ElementCountsDiffer, WrongRuntimeSize, recipe
 from ..ops.resize import NegativeResult
 from ..ops.scans import with_elements_along
 from ..ops.shapes import CannotSqueeze, NegativeExtent, squeeze
+from .made_reductions import keep_axes
 from .questions import Questions
 
 Group = tuple[tuple[int, ...], tuple[int, ...]]
@@ -263,7 +264,7 @@ def _reduction(fusion: Fusion, expr: ReductionOp, questions: Questions) -> None:
         fusion.register(ReductionOp([squeezed], [value], op=kind, kind=kind))
     for d in repeats:
         value = repeated(fusion, monoid_of(kind), value, fusion.new_scalar(old[d].logical_extent, DataType.Int))
-    _replace_axes(out, [a for a in left if not a.is_reduction()])
+    keep_axes(out, no_reductions(left))
     fusion.register(LoadStoreOp([cast(fusion, value, out.dtype())], [out]))
     return None
 
@@ -276,7 +277,7 @@ def _state(fusion: Fusion, expr: ReductionOp, gone: list[int]) -> None:
     left = [a for d, a in enumerate(out.get_logical_domain()) if d not in gone]
     for axis, was in zip(left, logical_axes(operands[0])):
         _copy_kind(axis, was)
-    _replace_axes(out, left)
+    keep_axes(out, left)
     fusion.remove(expr)
     if any(a.is_reduction() for a in left):
         fusion.register(ReductionOp(operands, [out], **expr.attributes))
@@ -287,13 +288,6 @@ def _state(fusion: Fusion, expr: ReductionOp, gone: list[int]) -> None:
         fusion.remove(reader)
         source = operands[monoid.of_one[field]]
         fusion.register(LoadStoreOp([cast(fusion, source, value.dtype())], [value]))
-
-
-def _replace_axes(tensor: TensorView, axes: list[IterDomain]) -> None:
-    """Replace the axes of the tensor by fewer ones."""
-    domain = tensor.domain()
-    allocation = None if domain.allocation is None else [a for a in domain.allocation if a in axes]
-    tensor._domain = TensorDomain(None, axes, [None if a.is_broadcast() else True for a in (allocation or axes)], allocation)
 
 
 def _welford(fusion: Fusion, expr: WelfordOp, questions: Questions) -> None:
@@ -312,7 +306,7 @@ def _welford(fusion: Fusion, expr: WelfordOp, questions: Questions) -> None:
         left = [a for d, a in enumerate(out.get_logical_domain()) if d not in gone]
         for axis, was in zip(left, logical_axes(x)):
             _copy_kind(axis, was)
-        _replace_axes(out, left)
+        keep_axes(out, left)
     if len(gone) < len(reduced):
         fusion.replace_input(expr, source, x)
         return None

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 from ..analysis.plain_copies import copied_value
 from ..dtypes import DataType
-from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, ExpandOp, LoadStoreOp, PointwiseOp, ReductionOp, TensorView, Val
-from ..ops.build import logical_axes, pointwise
+from ..ops.build import logical_axes
 from ..ops.shapes import squeeze
-from .padded_folds import keep_axes
+from .made_reductions import multiplied, reduce_like, release_result
 
 WIDE = (DataType.Float, DataType.Double)
 
@@ -79,13 +78,10 @@ def _share(fusion: Fusion, group: Sequence[Factored]) -> None:
         out = one.expr.tensor_outputs[0]
         if out is total or one is plain:
             continue
-        fusion.remove(one.expr)
-        keep_axes(out, [a for a in out.get_logical_domain() if not a.is_reduction()])
+        release_result(fusion, one.expr)
         even = [_beside(fusion, f, one.folded) for f in one.even]
-        factor: Val = total
-        for more in even[:-1]:
-            factor = pointwise(fusion, "mul", factor, more)
         if even:
+            factor = multiplied(fusion, [total, *even[:-1]])
             fusion.register(PointwiseOp([factor, even[-1]], [out], op="mul", compute=out.dtype()))
         else:
             fusion.register(LoadStoreOp([total], [out]))
@@ -105,13 +101,9 @@ def _beside(fusion: Fusion, factor: Val, folded: Sequence[int]) -> Val:
 
 def _sum_of(fusion: Fusion, one: Factored) -> TensorView:
     """Return a new sum of the product of the varying factors."""
-    product: Val = one.varying[0]
-    for more in one.varying[1:]:
-        product = pointwise(fusion, "mul", product, more)
-    axes = [fusion.copy_axis(a, IterType.reduction if d in one.folded else None) for d, a in enumerate(logical_axes(product))]  # type: ignore[arg-type]
-    result = fusion.new_tensor(axes, one.expr.tensor_outputs[0].dtype())
-    fusion.register(ReductionOp([product], [result], **one.expr.attributes))
-    return result
+    product, out = multiplied(fusion, one.varying), one.expr.tensor_outputs[0]
+    is_folded = [axis.is_reduction() for axis in out.get_logical_domain()]
+    return reduce_like(fusion, one.expr, product, is_folded, out.dtype())  # type: ignore[arg-type]
 
 
 __all__ = ["share_factored_sums"]

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..analysis.plain_copies import is_plain_copy, only_reader
+from ..analysis.plain_copies import is_plain_copy, sole_producers
 from ..dtypes import StateType
-from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, Expr, LoadStoreOp, PointwiseOp, ReductionOp, Scalar, SqueezeOp, TensorView, Val
-from ..ops.build import logical_axes, pointwise
-from .padded_folds import keep_axes
+from ..ops.build import pointwise
+from .made_reductions import reduce_like, release_result
 
 KINDS = ("sum", "prod", "max", "min")
 
@@ -49,11 +48,10 @@ def _is_plain(expr: ReductionOp) -> bool:
 
 def _inner(outer: ReductionOp) -> Inner | None:
     """Return the reduction above the operand of another one, through copies, and axes of one element that are added and dropped."""
-    kind, reader, value = outer.attributes["kind"], outer, outer.tensor_inputs[0]
+    kind = outer.attributes["kind"]
     folds: list[bool | None] = [a.is_reduction() for a in outer.tensor_outputs[0].get_logical_domain()]  # None: not an axis of the outer one's operand
     factors: list[PointwiseOp] = []
-    while only_reader(value, reader):
-        above = value.definition()
+    for above in sole_producers(outer.tensor_inputs[0], outer):
         if isinstance(above, ReductionOp):
             is_same = _is_plain(above) and above.attributes["kind"] == kind
             return Inner(above, tuple(map(bool, folds)), tuple(reversed(factors))) if is_same and None not in folds else None
@@ -69,7 +67,6 @@ def _inner(outer: ReductionOp) -> Inner | None:
             factors.append(above)  # type: ignore[arg-type]
         elif not is_plain_copy(above):
             return None
-        reader, value = above, above.tensor_inputs[0]  # type: ignore[assignment, union-attr]
     return None
 
 
@@ -84,12 +81,8 @@ def _merge(fusion: Fusion, outer: ReductionOp, inner: Inner) -> None:
     source, out = inner.expr.tensor_inputs[0], outer.tensor_outputs[0]
     rest = iter(inner.folds)
     is_folded = [axis.is_reduction() or next(rest) for axis in inner.expr.tensor_outputs[0].get_logical_domain()]
-    axes = [fusion.copy_axis(a, IterType.reduction if folded else None) for a, folded in zip(logical_axes(source), is_folded)]
-    total = fusion.new_tensor(axes, out.dtype())
-    fusion.register(ReductionOp([source], [total], **inner.expr.attributes))
-    value: Val = total
+    value: Val = reduce_like(fusion, inner.expr, source, is_folded, out.dtype())
     for factor in inner.factors:
         value = pointwise(fusion, factor.op_name, *(value if isinstance(v, TensorView) else v for v in factor.inputs))
-    fusion.remove(outer)
-    keep_axes(out, [a for a in out.get_logical_domain() if not a.is_reduction()])
+    release_result(fusion, outer)
     fusion.register(LoadStoreOp([value], [out]))

@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..analysis.axes import AxisMaps, axis_maps
-from ..analysis.plain_copies import is_plain_copy, only_reader
+from ..analysis.plain_copies import is_plain_copy, sole_producers
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
-from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorView, Val
+from ..ir.values import ELEMENTWISE, BroadcastOp, Expr, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorView, Val
 from ..ops.build import logical_axes, pointwise
 from .factored_sums import WIDE
 
-FOLLOWED = (PointwiseOp, BroadcastOp, SqueezeOp, LoadStoreOp, ExpandOp, FullOp, IotaOp)
 MOST_EXPRS = 64
 """Expressions above a sum that are looked at, so that the work is linear in the size of a definition."""
 
@@ -54,16 +53,16 @@ def join_sums(fusion: Fusion) -> None:
 def _term(value: Val, reader: Expr, sign: int) -> Term | None:
     """Return the sum that a value is, or is the negative of, if nobody else reads it."""
     made: list[Expr] = []
-    while isinstance(value, TensorView) and only_reader(value, reader):
-        above = value.definition()
+    for above in sole_producers(value, reader):
         if isinstance(above, ReductionOp):
-            is_plain = above.attributes["kind"] == "sum" and len(above.inputs) == 1 and not value.has_root() and value.dtype() in WIDE
+            result = above.tensor_outputs[0]
+            is_plain = above.attributes["kind"] == "sum" and len(above.inputs) == 1 and not result.has_root() and result.dtype() in WIDE
             return Term(sign, above, tuple(reversed(made))) if is_plain else None
         is_negated = isinstance(above, PointwiseOp) and above.op_name == "neg"
-        if above is None or not (is_negated or is_plain_copy(above) or isinstance(above, (BroadcastOp, SqueezeOp))):
+        if not (is_negated or is_plain_copy(above) or isinstance(above, (BroadcastOp, SqueezeOp))):
             return None
         made.append(above)
-        sign, reader, value = -sign if is_negated else sign, above, above.inputs[0]
+        sign = -sign if is_negated else sign
     return None
 
 
@@ -87,7 +86,7 @@ def _read(tensor: TensorView) -> set[TensorView]:
         if above is None or isinstance(above, LookupOp):
             found.update([value] if len(logical_axes(value)) and not any(axis.is_broadcast() for axis in logical_axes(value)) else [])
             continue
-        if not isinstance(above, FOLLOWED) or len(seen) > MOST_EXPRS:
+        if not isinstance(above, ELEMENTWISE) or len(seen) > MOST_EXPRS:
             return set()
         new = [t for t in above.tensor_inputs if t not in seen]
         seen.update(new)

@@ -14,13 +14,13 @@ from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, At, Fixed, LookupOp, Position
-from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, Scalar, SqueezeOp, TensorView, Val
+from ..ir.values import ELEMENTWISE, BroadcastOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, Scalar, SqueezeOp, TensorView, Val
 from ..ops.build import broadcast, cast, constant, logical_axes, pointwise
 from ..ops.factories import iota
 from ..ops.registry import lookup as op_named
 from ..ops.shapes import permute, squeeze
 
-MOVED = (PointwiseOp, BroadcastOp, SqueezeOp, ExpandOp, LoadStoreOp, FullOp, IotaOp, LookupOp)
+MOVED = (*ELEMENTWISE, LookupOp)
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ..analysis.axes import AxisMaps
-from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, IterDomain, ReductionOp, TensorView, WelfordOp
 from ..ops.build import logical_axes
-from .padded_folds import keep_axes
+from .made_reductions import keep_axes, reduce_like
 
 
 def in_two_steps(fusion: Fusion, only: Collection[int] | None = None) -> tuple[Fusion, dict[int, int]]:
@@ -93,10 +92,8 @@ def _cut(fusion: Fusion, expr: ReductionOp, count: int) -> int:
     out, source = expr.tensor_outputs[0], expr.tensor_inputs[0]
     axes = out.get_logical_domain()
     first = len(axes) - count
-    own = [fusion.copy_axis(a, IterType.reduction if n >= first else None) for n, a in enumerate(logical_axes(source))]
-    within = fusion.new_tensor(own, out.dtype())
+    within = reduce_like(fusion, expr, source, [n >= first for n in range(len(axes))], out.dtype())
     fusion.remove(expr)
-    fusion.register(ReductionOp([source], [within], **expr.attributes))
     keep_axes(out, axes[:first])
     fusion.register(ReductionOp([within], [out], **expr.attributes))
     return within.name

@@ -54,12 +54,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     if not has_views(fusion) and not is_open(fusion) and not questions.ones:
         fold_squeezes(fusion)
         fold_few_largest(fusion, questions)
-        scatter_in_kernels(fusion, questions)
-        look_up_what_sums_pick(fusion)
-        fold_at_once(fusion)
-        share_factored_sums(fusion)
-        join_sums(fusion)
-        move_lookups_up(fusion)
+        _rewrite_decided(fusion, questions)
         return None
     concretize(fusion, questions)
     equalities = canonicalize_extents(fusion)
@@ -71,13 +66,18 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
         if isinstance(expr, CatOp):
             select_by_position(fusion, expr)
     fold_squeezes(fusion)
+    _rewrite_decided(fusion, questions)
+    return equalities
+
+
+def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
+    """Apply the passes after which no axis changes any more."""
     scatter_in_kernels(fusion, questions)
     look_up_what_sums_pick(fusion)
     fold_at_once(fusion)
     share_factored_sums(fusion)
     join_sums(fusion)
     move_lookups_up(fusion)
-    return equalities
 
 
 class _Factoring:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from ..dtypes import DataType
 from ..expr import ZERO, Number, Sym, add, mul
-from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, LookupOp
-from ..ir.values import Expr, IterDomain, PointwiseOp, ReductionOp, Scalar, TensorDomain, TensorView
+from ..ir.values import Expr, PointwiseOp, ReductionOp, Scalar, TensorView
 from ..ops.build import cast, constant, logical_axes
 from ..ops.monoids import MONOIDS, StateMonoid
+from .made_reductions import reduce_like, release_result
 from .questions import Questions
 
 
@@ -76,14 +76,11 @@ def _exchange(fusion: Fusion, expr: ReductionOp, casts: list[Expr], pad: LookupO
     folded = [a.is_reduction() for a in out.get_logical_domain()]
     for one in reversed(casts):
         source = cast(fusion, source, one.tensor_outputs[0].dtype())  # type: ignore[assignment]
-    axes = [fusion.copy_axis(a, IterType.reduction if fold else None) for a, fold in zip(logical_axes(source), folded)]
-    result = fusion.new_tensor(axes, out.dtype())
-    fusion.remove(expr)
-    fusion.register(ReductionOp([source], [result], **expr.attributes))
-    kept = [(place, axis) for place, axis, fold in zip(pad.positions, out.get_logical_domain(), folded) if not fold]
-    keep_axes(out, [axis for _, axis in kept])
+    result = reduce_like(fusion, expr, source, folded, out.dtype())
+    release_result(fusion, expr)
+    kept = [place for place, fold in zip(pad.positions, folded) if not fold]
     identity = constant(fusion, MONOIDS[expr.attributes["kind"]].identity_value(out.dtype()), out.dtype())
-    positions = tuple(Along(n, _offset(place)) for n, (place, _) in enumerate(kept))
+    positions = tuple(Along(n, _offset(place)) for n, place in enumerate(kept))
     fusion.register(LookupOp([result, identity], [out], op="pad", positions=positions, is_masked=True))
 
 
@@ -92,11 +89,4 @@ def _offset(place: object) -> Sym:
     return place.offset
 
 
-def keep_axes(tensor: TensorView, axes: list[IterDomain]) -> None:
-    """Keep only these axes of the tensor, in its memory order."""
-    domain = tensor.domain()
-    allocation = None if domain.allocation is None else [a for a in domain.allocation if a in axes]
-    tensor._domain = TensorDomain(None, axes, [None if a.is_broadcast() else True for a in (allocation or axes)], allocation)
-
-
-__all__ = ["fold_before_padding", "keep_axes"]
+__all__ = ["fold_before_padding"]

@@ -17,7 +17,7 @@ from ..ir.values import FullOp, PointwiseOp, ReductionOp, Scalar, TensorView, Va
 from ..ops.build import cast, constant, logical_axes, pointwise
 from ..ops.lookups import take_along_axis
 from ..ops.shapes import squeeze
-from .padded_folds import keep_axes
+from .made_reductions import release_result
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,7 @@ def _exchange(fusion: Fusion, expr: ReductionOp, found: Picked) -> None:
     if found.beside is not None:
         all_beside = pointwise(fusion, "mul", _without(fusion, found.beside, dim), cast(fusion, extent, out.dtype()))
         steps.append(("add", [all_beside, None]))
-    fusion.remove(expr)
-    keep_axes(out, [a for a in out.get_logical_domain() if not a.is_reduction()])
+    release_result(fusion, expr)
     _compute(fusion, steps, found.dtype, out)
 
 

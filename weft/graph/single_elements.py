@@ -13,10 +13,10 @@ from ..expr import Sym
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ScanOp
 from ..ir.values import (
-    BroadcastOp, ExpandOp, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp,
+    ELEMENTWISE, IterDomain, RandomOp, ReductionOp, TensorView, WelfordOp,
 )  # fmt: skip
 
-FOLLOWED = (BroadcastOp, ExpandOp, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, ScanOp, SqueezeOp, WelfordOp)
+FOLLOWED = (*ELEMENTWISE, RandomOp, ReductionOp, ScanOp, WelfordOp)
 """Ops that mean the same whether an axis of one element is a broadcast axis or not. Lookups and the like refer to axes by their kind."""
 
 

@@ -337,6 +337,10 @@ class IotaOp(Expr):
     """start + step * i: inputs (length, start, step) scalars."""
 
 
+ELEMENTWISE = (PointwiseOp, LoadStoreOp, BroadcastOp, SqueezeOp, ExpandOp, FullOp, IotaOp)
+"""Expressions that compute each element from at most one element of each operand, at the same position."""
+
+
 class RandomOp(Expr):
     """Philox numbers. `distribution` is "uniform" or "normal"; inputs: two scalars, then seed and offset scalars when given; `index`: which random op."""
 

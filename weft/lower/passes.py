@@ -242,13 +242,8 @@ def _group(body: list[Statement]) -> list[Statement]:
     out: list[Statement] = []
     _predicate_like_readers(body)
     for statement in body:
-        guarded = _guarded(statement)
-        for piece in guarded:
-            last = out[-1] if out else None
-            if isinstance(piece, If) and isinstance(last, If) and last.predicate is piece.predicate:
-                last.body.extend(piece.body)
-            else:
-                out.append(piece)
+        for piece in _guarded(statement):
+            _append(out, piece)
     return _pull_allocations(out)
 
 
@@ -315,14 +310,18 @@ def _pull_allocations(body: list[Statement]) -> list[Statement]:
         return body
     rest: list[Statement] = []
     for s in body:
-        if isinstance(s, Allocate):
-            continue
-        last = rest[-1] if rest else None
-        if isinstance(s, If) and isinstance(last, If) and last.predicate is s.predicate:
-            last.body.extend(s.body)
-        else:
-            rest.append(s)
+        if not isinstance(s, Allocate):
+            _append(rest, s)
     return [*allocations, *rest]
+
+
+def _append(body: list[Statement], statement: Statement) -> None:
+    """Append a statement; an If whose predicate is that of the last one is joined with it."""
+    last = body[-1] if body else None
+    if isinstance(statement, If) and isinstance(last, If) and last.predicate is statement.predicate:
+        last.body.extend(statement.body)
+    else:
+        body.append(statement)
 
 
 @lowering_pass(needs=["reductions", "pipelines"])

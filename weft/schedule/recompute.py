@@ -1,7 +1,7 @@
 """Recomputation: clones a chain of pointwise ops for one use, so that its input is kept on chip instead of its result.
 
 Owns what may be cloned and where the chain ends. Which tensors to project to their inputs is decided by the schedulers.
-Read first: `recompute_chain`.
+Cloned are the ops of ELEMENTWISE, which are cheap; random numbers could be drawn again, but cost more than keeping them. Read first: `recompute_chain`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Set
 
 from ..errors import UserError
 from ..ir.fusion import Fusion
-from ..ir.values import BroadcastOp, Expr, ExpandOp, FullOp, IotaOp, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorView, Val, WelfordOp
+from ..ir.values import ELEMENTWISE, BroadcastOp, Expr, LoadStoreOp, ReductionOp, TensorView, Val, WelfordOp
 from .caching import _computed_alike
 
 
@@ -18,10 +18,6 @@ class NotAUse(UserError):
     code = "W670"
     what = "cannot recompute {tensor} for {use}, which does not read it"
     fix = "pass an expression that reads the tensor"
-
-
-# Expressions that are cheap to recompute with the same values. Random numbers are also reproducible, but cost more than keeping them.
-CLONED = (PointwiseOp, LoadStoreOp, BroadcastOp, SqueezeOp, ExpandOp, FullOp, IotaOp)
 
 
 def recompute_chain(
@@ -32,7 +28,7 @@ def recompute_chain(
     The chain of producers is cloned up to the caches of inputs, inputs, and values computed from reductions: of these the first broadcast (or, without one, the
     reduction itself) is read, not cloned. Give the same `memo` to several calls to share clones.
     whole_rows: names of tensors with all elements of a row; one of these that is a broadcast has an additional axis besides the row's, and is cloned. also:
-    expressions that are cloned besides those of CLONED. Call it before transforming axes. Returns `tv` itself if there is nothing to clone.
+    expressions that are cloned besides those of ELEMENTWISE. Call it before transforming axes. Returns `tv` itself if there is nothing to clone.
     """
     if not any(v is tv for v in for_use.inputs):
         raise NotAUse(tensor=tv, use=for_use)
@@ -75,7 +71,7 @@ def after_reduction(fusion: Fusion) -> set[TensorView]:
 def is_end(tensor: TensorView, reduced: set[TensorView], also: tuple[type[Expr], ...] = ()) -> bool:
     """True for a tensor that a recomputed chain reads instead of cloning it. also: see `recompute_chain`."""
     definition = tensor.definition()
-    if definition is None or not isinstance(definition, CLONED + also) or tensor.has_root() and not isinstance(definition, LoadStoreOp):
+    if definition is None or not isinstance(definition, ELEMENTWISE + also) or tensor.has_root() and not isinstance(definition, LoadStoreOp):
         return True
     if isinstance(definition, LoadStoreOp) and definition.tensor_inputs and definition.tensor_inputs[0].is_fusion_input:
         return True

@@ -28,7 +28,8 @@ from .async_rows_heuristic import TILE_ROWS, TILE_STEPS, AsyncRowsParams
 from .base import ScheduleResult
 from .persistent_analysis import PersistentAnalysis
 from .row_passes import Passes
-from .rows import BOUND, Template, arrange, class_order, merge_axes_at, peel_of
+from .rows import is_constant_along, merge_rows_and_row, peel_of
+from .template import BOUND, Template
 
 
 def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> ScheduleResult:
@@ -113,13 +114,7 @@ def store_rows(template: Template, analysis: PersistentAnalysis) -> dict[TensorV
 
 def split_rows(reference: TensorView, analysis: PersistentAnalysis, params: AsyncRowsParams) -> int:
     """Transform the reference to [rows, row] and split the rows; return the number of loops over rows."""
-    shape = analysis.shape
-    arrange(reference, class_order(reference, shape, analysis.axes))
-    loop = reference.domain().loop
-    kept = [n for n, a in enumerate(loop) if not a.is_reduction()]
-    arrange(reference, [*kept, *(n for n, a in enumerate(loop) if a.is_reduction())])
-    merge_axes_at(reference, len(kept), len(reference.get_loop_domain()) - len(kept))
-    merge_axes_at(reference, 0, len(kept))
+    merge_rows_and_row(reference, analysis.shape, analysis.axes)
     if params.kind == "tma":
         return split_tiles(reference) if params.tile_rows > 1 else bind_first(reference)
     count = 2
@@ -170,9 +165,7 @@ def inline(
     limits: dict[TensorView, int] = {}
     for tensor in template.fusion.tensors():
         loop = tensor.get_loop_domain()
-        inner = loop[row_axes:]
-        is_per_row = all(not a.is_iteration() for a in inner) and not any(a.is_reduction() for a in inner)
-        limits[tensor] = row_at if is_per_row else len(loop)
+        limits[tensor] = row_at if is_constant_along(loop[row_axes:]) else len(loop)
     axes, reduced = analysis.axes, analysis.shape.reduced
     of_rows = {t.name for t in axes.tensors if axes.stored(t) - reduced}
     of_groups = {t.name for t in analysis.group_inputs}

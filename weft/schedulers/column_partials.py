@@ -22,7 +22,8 @@ from ..schedule.rfactor import rfactor
 from .inner_outer_params import InnerOuterParams
 from .row_analysis import RowAnalysis
 from .row_passes import load_again
-from .rows import BOUND, Template, arrange_axes, merge_axes_at, places_in_order, split_axis
+from .rows import arrange_axes, merge_axes_at, places_in_order, split_axis
+from .template import BOUND, Template
 from .two_sides import TwoSidedAnalysis
 
 
@@ -86,12 +87,17 @@ def cut(total: TensorView, row_axes: int, params: InnerOuterParams, order: list[
     set_memory_type(stored, MemoryType.global_)
     if params.is_phased:
         write_partials_by_phase(stored, params.vector_elems)
-    place = next(n for n, a in enumerate(total.get_logical_domain()) if a.is_reduction())
+    place = slot_place(total)
     slots, columns = stored.get_logical_domain()[place], [a for n, a in enumerate(stored.get_logical_domain()) if n != place]
     set_allocation_domain(stored, [slots, *(columns[n] for n in order)], True)
     arrange_axes(total, sorted(total.get_loop_domain(), key=lambda a: not a.is_reduction()))
     merge_axes_at(total, 1, len(total.get_loop_domain()) - 1)  # axes of one iteration were not part of the reference's row
     return cache_after(stored, LoadStoreOpType.set, CacheOp.global_)
+
+
+def slot_place(total: TensorView) -> int:
+    """Return the position of the blocks' slots among the axes of a column reduction that was cut."""
+    return next(n for n, a in enumerate(total.get_logical_domain()) if a.is_reduction())
 
 
 def schedule_columns(total: TensorView, params: InnerOuterParams, of_columns: list[TensorView]) -> TensorView:

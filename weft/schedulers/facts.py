@@ -60,14 +60,38 @@ class PointwiseFacts:
         return math.prod(self.extents_elems)
 
 
-class RowShape:
-    """Sizes of rows and their runs, common to both kinds of facts below. block_elems: neighbours in a row that must be in one thread or in few lanes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFacts:
+    """What the facts of reductions and of normalizations have in common: sizes of rows and their runs, vectors, bits moved, cost.
 
-    __slots__ = ()
+    runs: (is reduced, extent) of neighbouring loops of one kind, outermost first, in memory order. is_inner: the last run is reduced.
+    vector_limit_elems: along the last run. phased_limit_elems, is_tailed, single_reads, access_bits: as in `PointwiseFacts`. input_bits, output_bits: bits per
+    element of the loops, of inputs and outputs that depend on both reduced and other loops. reductions: results per row; accumulator_bits: bits of their
+    state. block_elems: neighbours in a row that must be in one thread or in few lanes.
+    """
+
     iteration_elems: int
     reduction_elems: int
     runs: tuple[tuple[bool, int], ...]
-    block_elems: int
+    vector_limit_elems: int
+    max_dtype_bits: int
+    min_dtype_bits: int
+    vectorizable_inputs: int
+    input_bits: int
+    output_bits: int
+    reductions: int
+    accumulator_bits: int
+    instructions: int
+    mufu: int
+    has_exp: bool
+    has_rng: bool
+    min_vector_elems: int
+    phased_limit_elems: int = 1
+    is_tailed: bool = False
+    vector_bits: int = MAX_VECTOR_BITS
+    access_bits: int = MAX_VECTOR_BITS
+    block_elems: int = 0
+    single_reads: tuple[int, ...] = ()
 
     @property
     def is_inner(self) -> bool:
@@ -92,75 +116,38 @@ class RowShape:
         return self.iteration_elems * self.reduction_elems
 
 
-@dataclass(frozen=True, slots=True)
-class ReductionFacts(RowShape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReductionFacts(RowFacts):
     """A fusion whose reductions reduce the same loops, once.
 
-    runs: (is reduced, extent) of neighbouring loops of one kind, outermost first, in memory order. is_inner: the last run is reduced.
-    vector_limit_elems: along the last run. phased_limit_elems, is_tailed: as in `PointwiseFacts`. input_bits, output_bits: bits per element of the loops, of
-    inputs and outputs that depend on both reduced and other loops. reductions: results per row; accumulator_bits: bits of their state. results_meet: an
-    expression uses two of them. exchange_factor: cost of combining partial results of threads, relative to a sum. can_begin_anywhere: vectors of columns need
-    not be aligned, see `VectorLimits`.
-    single_reads, access_bits: as in `PointwiseFacts`.
-    column_inputs: inputs with one value per column, which a thread keeps while it loops down the column. still_loads: loads for each vector of inputs that
-    neighbouring elements share, such as a value per channel.
+    results_meet: an expression uses two results. exchange_factor: cost of combining partial results of threads, relative to a sum. can_begin_anywhere: vectors
+    of columns need not be aligned, see `VectorLimits`. column_inputs: inputs with one value per column, which a thread keeps while it loops down the column.
+    still_loads: loads for each vector of inputs that neighbouring elements share, such as a value per channel.
     """
 
-    iteration_elems: int
-    reduction_elems: int
-    runs: tuple[tuple[bool, int], ...]
-    vector_limit_elems: int
-    max_dtype_bits: int
-    min_dtype_bits: int
-    vectorizable_inputs: int
-    input_bits: int
-    output_bits: int
-    reductions: int
-    accumulator_bits: int
-    instructions: int
-    mufu: int
-    has_exp: bool
-    has_rng: bool
-    min_vector_elems: int
     results_meet: bool = False
     can_begin_anywhere: bool = False
-    phased_limit_elems: int = 1
-    is_tailed: bool = False
-    vector_bits: int = MAX_VECTOR_BITS
-    access_bits: int = MAX_VECTOR_BITS
-    block_elems: int = 0
     exchange_factor: int = 1
     column_inputs: int = 0
     still_loads: int = 0
-    single_reads: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PersistentFacts(RowShape):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistentFacts(RowFacts):
     """A fusion that uses the result of a reduction over the axes that it reduced.
 
-    As in `ReductionFacts`, and:
     input_bits, output_bits: bits per element of a row that must move. late_input_bits: the part of input_bits that only passes after the first one read.
     broadcast_operand_bits, broadcast_operands: inputs that depend on the reduced loops only (weights), read by every row, from L2; group_operands: those among
-    them that differ between groups of rows (a scale per sample). persistent_bits: bits per
-    element kept between passes. projected_bits: the same if inputs are kept instead; None if that is impossible. has_lookup: an index tensor, which is read
-    first, selects the rows of an input. has_scale_tiles: block scales are stored in tiles of rows and columns. still_axes: number of innermost loops that some
-    input does not depend on, although it depends on others of their run (a weight per channel of a group); the last of `runs` is then these loops, and vectors
-    do not cross their end. 0: none, or vectors would be too narrow. nested_sums, nested_bits: number of reductions over only the innermost loops of a row,
-    whose results are outputs, and bits of one result of each. passes: passes over the row; folded_passes: the same if dependent reductions are combined.
-    recompute_instructions, recompute_has_exact_exp: what projection recomputes, per element; has_exact_exp as in `OpCost`.
+    them that differ between groups of rows (a scale per sample). persistent_bits: bits per element kept between passes. projected_bits: the same if inputs are
+    kept instead; None if that is impossible. has_lookup: an index tensor, which is read first, selects the rows of an input. has_scale_tiles: block scales are
+    stored in tiles of rows and columns. still_axes: number of innermost loops that some input does not depend on, although it depends on others of their run (a
+    weight per channel of a group); the last of `runs` is then these loops, and vectors do not cross their end. 0: none, or vectors would be too narrow.
+    nested_sums, nested_bits: number of reductions over only the innermost loops of a row, whose results are outputs, and bits of one result of each. passes:
+    passes over the row; folded_passes: the same if dependent reductions are combined. recompute_instructions, recompute_has_exact_exp: what projection
+    recomputes, per element; has_exact_exp as in `OpCost`.
     """
 
-    iteration_elems: int
-    reduction_elems: int
-    runs: tuple[tuple[bool, int], ...]
-    vector_limit_elems: int
-    max_dtype_bits: int
-    min_dtype_bits: int
-    vectorizable_inputs: int
-    input_bits: int
     late_input_bits: int
-    output_bits: int
     broadcast_operand_bits: int
     broadcast_operands: int
     persistent_bits: int
@@ -168,21 +155,8 @@ class PersistentFacts(RowShape):
     recompute_instructions: int
     recompute_has_exact_exp: bool
     passes: int
-    reductions: int
-    accumulator_bits: int
-    instructions: int
-    mufu: int
-    has_exp: bool
-    has_rng: bool
-    min_vector_elems: int
-    phased_limit_elems: int = 1
-    is_tailed: bool = False
-    vector_bits: int = MAX_VECTOR_BITS
-    access_bits: int = MAX_VECTOR_BITS
-    block_elems: int = 0
     still_axes: int = 0
     has_lookup: bool = False
-    single_reads: tuple[int, ...] = ()
     has_scale_tiles: bool = False
     nested_sums: int = 0
     nested_bits: int = 0

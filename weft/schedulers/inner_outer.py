@@ -35,7 +35,8 @@ from ..schedule.staying_blocks import StayingBlocks
 from .async_rows import can_load, row_of
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .column_partials import (
-    column_side, columns_in_memory, cut, lies_along_columns, parallel_columns, schedule_columns, separate_columns, vectorize_columns,
+    column_side, columns_in_memory, cut, lies_along_columns, parallel_columns, schedule_columns, separate_columns, slot_place,
+    vectorize_columns,
 )  # fmt: skip
 from .inner_outer_candidates import Candidates
 from .inner_outer_heuristic import choose_inner_outer
@@ -43,7 +44,8 @@ from .inner_outer_params import LOADS, InnerOuterParams
 from .limits import STEP_BYTES, TIMED_OF_A_WAY
 from .persistent_params import SHARE_MULTIPLE, WARP_MULTIPLE
 from .row_passes import Passes, later_uses, load_again
-from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, names_in_vectors, row_sizes, split_axis
+from .rows import arrange_axes, is_constant_along, merge_axes_at, merge_rows_and_row, names_in_vectors, row_sizes, split_axis
+from .template import BOUND, Template
 from .two_sides import TwoSidedAnalysis, analyze_two_sides
 
 
@@ -154,7 +156,7 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     again = read_stages_again(loaded, passes) if params.is_reread else []
     transform_like(reference)
     read = [cut(total, row_axes, params, columns_in_memory(expr, analysis)) for total, expr in zip(totals, analysis.columns.reductions)]
-    places = [next(n for n, a in enumerate(total.get_logical_domain()) if a.is_reduction()) for total in totals]
+    places = [slot_place(total) for total in totals]
     of_columns = column_side(fusion, read)
     rows = [t for t in fusion.tensors() if t not in of_columns and not t.is_fusion_input]
     share_rows(reference, params, rows)
@@ -174,12 +176,10 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     of_rows = [cache for source, cache in template.inputs if cache not in of_columns and source.name not in {t.name for t in analysis.broadcast_inputs}]
     ahead = {t.name for t in of_rows if params.loads == "ahead" or not varies_along_row(t, row_axes)}
     ahead -= {use.outputs[0].name for tensor in loaded for use in tensor.uses()}
-    threads = ((ParallelType.block_x, params.lanes), (ParallelType.block_y, params.threads_y), (ParallelType.block_z, params.groups))
-    static = tuple((kind, n) for kind, n in threads if n > 1 or kind is ParallelType.block_x)
     peel = Peel.filled(row_sizes(analysis.shape), params.batches, params.fill, keeps_guards=params.fill == "whole", phase=phase)  # they keep the passes apart
     rows_of_step = params.row_unroll if params.has_whole_steps else 1
     staying = StayingBlocks(frozenset(ahead), params.is_behind, lengths_of(analysis, params), True, rows_of_step)
-    return ScheduleResult(static, params.max_registers, params.cluster_blocks, peel, staying=staying, most_spill_bytes=FEW_SPILL_BYTES)
+    return ScheduleResult(params.static_block, params.max_registers, params.cluster_blocks, peel, staying=staying, most_spill_bytes=FEW_SPILL_BYTES)
 
 
 def folded_online(fusion: Fusion) -> TwoSidedAnalysis:
@@ -206,12 +206,7 @@ def split_rows(reference: TensorView, analysis: TwoSidedAnalysis, params: InnerO
     a block is a multiple of the vector's elements, so all of its rows have the phase of the first.
     After: [steps, blocks, unswitched, groups?, unrolled?, row].
     """
-    arrange(reference, class_order(reference, analysis.shape, analysis.axes))
-    loop = reference.domain().loop
-    kept = [n for n, a in enumerate(loop) if not a.is_reduction()]
-    arrange(reference, [*kept, *(n for n, a in enumerate(loop) if a.is_reduction())])
-    merge_axes_at(reference, len(kept), len(loop) - len(kept))
-    merge_axes_at(reference, 0, len(kept))
+    merge_rows_and_row(reference, analysis.shape, analysis.axes)
     return split_steps(reference, params, frozenset(t.name for t in analysis.limits.phased))
 
 
@@ -343,9 +338,7 @@ def inline(
         loop = tensor.get_loop_domain()
         limits[tensor] = len(loop)
         if loop and tensor not in of_columns:
-            inner = loop[row_axes:]
-            is_per_row = all(not a.is_iteration() for a in inner) and not any(a.is_reduction() for a in inner)
-            limits[tensor] = row_at if is_per_row else len(loop)
+            limits[tensor] = row_at if is_constant_along(loop[row_axes:]) else len(loop)
     for source, cache in template.inputs:
         if cache not in of_columns and cache in limits:  # otherwise no tensor of the rows reads it any more
             if params.is_reread and cache.definition().tensor_inputs[0] in loaded:  # type: ignore[union-attr]

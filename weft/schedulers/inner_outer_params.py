@@ -72,6 +72,12 @@ class InnerOuterParams:
     def threads(self) -> int:
         return self.lanes * self.threads_y * self.groups
 
+    @property
+    def static_block(self) -> tuple[tuple[ParallelType, int], ...]:
+        """The threads of a block along each of its axes that is used."""
+        threads = ((ParallelType.block_x, self.lanes), (ParallelType.block_y, self.threads_y), (ParallelType.block_z, self.groups))
+        return tuple((kind, n) for kind, n in threads if n > 1 or kind is ParallelType.block_x)
+
     def is_whole(self, row_elems: int) -> bool:
         """True if every thread has a vector in every batch."""
         share = ceil_div(row_elems, self.cluster_blocks)

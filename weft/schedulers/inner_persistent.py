@@ -40,7 +40,8 @@ from .row_ways import choose_rows, way_candidates, way_of
 from .several_kernels import several_ns, why_several
 from .streamed_rows import StreamedRows
 from .cost.passing import passing_ns
-from .rows import Rows, Template, canonical_rows, names_in_vectors, peel_of, phase_of_rows, positions, split_axis, whole_warps
+from .rows import Rows, canonical_rows, names_in_vectors, peel_of, phase_of_rows, positions, split_axis, whole_warps
+from .template import Template
 
 
 MASKED_ELEMS, MASKED_REGISTERS = 32, 48

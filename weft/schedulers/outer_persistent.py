@@ -33,8 +33,9 @@ from .cost.passing import unevenness
 from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
 from .limits import FULL_BLOCK_THREADS, MANY_BATCHES, TIMED_OF_A_WAY
 from .row_passes import NOT_JOINED, Passes, folded_passes, later_uses, load_again, loops_stay_joined, separate_reads
-from .rows import Template, arrange, arrange_axes, class_order, merge_axes_at, merge_run, positions, split_axis
+from .rows import arrange_axes, kept_and_reduced, merge_axes_at, positions, split_axis, split_last_run
 from .several_kernels import start_ns, why_several
+from .template import Template
 from .turned import LANES_ALONG_COLUMNS, TURNED_THREADS, schedule_turned, turn, turned_outputs
 
 BESIDE_REGISTERS = KEPT_REGISTERS + 8 * COLUMN_REGISTERS
@@ -281,17 +282,12 @@ def schedule_kept_columns(reference: TensorView, analysis: PersistentAnalysis, p
 
 def schedule_tile(reference: TensorView, analysis: PersistentAnalysis, params: OuterParams) -> tuple[list[IterDomain], int]:
     """Transform and bind [BIDx = other columns, BIDy, batches, TIDy, TIDx, vector] with TIDx along the last run; return what `schedule_kept_columns` does."""
-    shape = analysis.shape
-    arrange(reference, class_order(reference, shape, analysis.axes))
-    run = len(shape.runs[-1].classes)
-    merge_run(reference, len(reference.get_loop_domain()) - run, run)
-    line, vector = split_axis(reference, reference.axis(-1), params.vector_elems)
+    loops, line, vector = split_last_run(reference, analysis.shape, analysis.axes, params.vector_elems)
     blocks, threads_x = split_axis(reference, line, params.bdimx)
-    loop = reference.get_loop_domain()
-    others = [a for a in loop if not a.is_reduction() and not any(a is b for b in (blocks, threads_x, vector))]
-    arrange_axes(reference, [*others, *(a for a in loop if a.is_reduction()), blocks, threads_x, vector])
+    others, reduced = kept_and_reduced(loops)
+    arrange_axes(reference, [*others, *reduced, blocks, threads_x, vector])
     outer = merge_axes_at(reference, 0, len(others))
-    rest = merge_axes_at(reference, int(bool(others)), len(loop) - len(others) - 3)
+    rest = merge_axes_at(reference, int(bool(others)), len(reduced))
     batches, threads_y = split_axis(reference, rest, params.batches, False)  # type: ignore[arg-type]
     blocks.parallelize(ParallelType.grid_y if others else ParallelType.grid_x)
     if outer is not None:

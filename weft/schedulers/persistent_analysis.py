@@ -49,22 +49,14 @@ class PersistentAnalysis(RowAnalysis):
 
     def _facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int) -> PersistentFacts:
         extents = self.axes.extents_elems(env)
-        buffers = self.buffers
         return PersistentFacts(
-            late_input_bits=self.late_input_bits,
             has_lookup=any(lookup_of(t) is not None for t in self.row_inputs),
             has_scale_tiles=any(sample.layout == SWIZZLED for t in self.outputs if (sample := sample_of(t)) is not None),
-            broadcast_operand_bits=sum(t.dtype().bits for t in self.broadcast_inputs),
-            broadcast_operands=len(self.broadcast_inputs),
             group_operands=len(self.group_inputs),
-            persistent_bits=buffers.live_bits(extents, is_projected=False),
-            projected_bits=None if buffers.projected is None else buffers.live_bits(extents, is_projected=True),
-            recompute_instructions=buffers.recomputed.instructions,
-            recompute_has_exact_exp=buffers.recomputed.has_exact_exp,
-            passes=buffers.passes,
             folded_passes=self.folded_passes,
             nested_sums=len(self.nested),
             nested_bits=sum(e.tensor_outputs[0].dtype().bits for e in self.nested),
+            **self.kept_facts(extents),
             **self.shared_facts(env, alignment_bits, extents, max_access_bits),
         )
 

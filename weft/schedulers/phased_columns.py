@@ -29,7 +29,7 @@ from ..schedule.propagate import parallelize_like, transform_like
 from ..schedule.staying_blocks import StayingBlocks
 from .arithmetic import ceil_div, next_power_of_two, round_up, tree_workspace_bytes, vector_elems
 from .base import ScheduleResult
-from .column_partials import column_side, columns_in_memory, cut, parallel_columns, schedule_columns, separate_columns, vectorize_columns
+from .column_partials import column_side, columns_in_memory, cut, parallel_columns, schedule_columns, separate_columns, slot_place, vectorize_columns
 from .cost.model import time_ns
 from .cost.passing import piece_cost
 from .cost.reductions import needed_registers
@@ -40,7 +40,8 @@ from .inner_outer_candidates import LEAST_COLUMN_LANES, MOST_SLOTS_UNROLL
 from .inner_outer_params import InnerOuterParams
 from .limits import FULL_BLOCK_THREADS, GROUPS, TIMED, UNROLLS
 from .reduction_analysis import ReductionAnalysis
-from .rows import BOUND, Template, arrange, class_order, merge_axes_at, names_in_vectors
+from .rows import arrange, class_order, merge_axes_at, names_in_vectors
+from .template import BOUND, Template
 
 MOST_PIECES = 32
 """Of a row, each of a block."""
@@ -151,7 +152,7 @@ def apply_phased_columns(fusion: Fusion, analysis: ReductionAnalysis, params: In
     transform_like(reference)
     order = columns_in_memory(analysis.shape.reductions[0], analysis)
     read = [cut(total, row_axes, params, order) for total in totals]
-    places = [next(n for n, a in enumerate(total.get_logical_domain()) if a.is_reduction()) for total in totals]
+    places = [slot_place(total) for total in totals]
     of_columns = column_side(fusion, read)
     rows = [t for t in fusion.tensors() if t not in of_columns and not t.is_fusion_input]
     summed = summed_by_thread(read[totals.index(reference)], params)
@@ -165,9 +166,7 @@ def apply_phased_columns(fusion: Fusion, analysis: ReductionAnalysis, params: In
     results = [t.name for t in analysis.outputs if analysis.axes.memory_order(t) == analysis.shape.runs[-1].classes and all(t.domain().contiguity)]
     vectorize_columns(template, results, params, read)
     inline_rows(template, params, read, of_columns)
-    threads = ((ParallelType.block_x, params.lanes), (ParallelType.block_y, params.threads_y), (ParallelType.block_z, params.groups))
-    static = tuple((kind, n) for kind, n in threads if n > 1 or kind is ParallelType.block_x)
-    return ScheduleResult(static, params.max_registers, 1, Peel(phase=phase), staying=StayingBlocks(sums_offsets=True))
+    return ScheduleResult(params.static_block, params.max_registers, 1, Peel(phase=phase), staying=StayingBlocks(sums_offsets=True))
 
 
 def split_into_steps(reference: TensorView, analysis: ReductionAnalysis, params: InnerOuterParams) -> tuple[int, Phase]:

@@ -17,7 +17,8 @@ from ..schedule.peel import Peel, Phase
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .pointwise_analysis import PointwiseAnalysis, analyze_pointwise
 from .pointwise_heuristic import PointwiseParams, choose_with_trace, variants
-from .rows import Template, arrange, arrange_axes, merge_axes_at, names_in_vectors, phase_of, places_in_order, split_axis
+from .rows import arrange, arrange_axes, merge_axes_at, names_in_vectors, phase_of, places_in_order, split_axis
+from .template import Template
 
 
 class PointWise(Scheduler):

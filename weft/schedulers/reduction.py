@@ -20,22 +20,22 @@ from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, ReductionOp, TensorView
 from ..schedule.peel import Peel, Phase
-from ..schedule.primitives import split
 from ..schedule.rfactor import rfactor
 from .accesses import with_accesses
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import ReductionFacts
 from .inner_outer_params import InnerOuterParams
+from .limits import TIMED_OF_A_WAY
 from .phased_columns import apply_phased_columns, phased_candidates
 from .reduction_analysis import ReductionAnalysis, analyze_reduction
 from .reduction_heuristic import ReductionParams, candidates, choose_with_trace
 from .row_analysis import RowAnalysis
 from .rows import (
-    Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, names_in_vectors, phase_of_rows, positions, split_axis, whole_warps,
+    arrange_axes, canonical_rows, kept_and_reduced, merge_axes_at, names_in_vectors, phase_of_rows, positions, split_axis, split_last_run, whole_warps,
 )  # fmt: skip
-from .limits import TIMED_OF_A_WAY
 from .several_kernels import start_ns, why_several
 from .short_rows import choose_short, schedule_short
+from .template import Template
 
 """Number of candidates with rows of one phase per block for tuning."""
 TOUCHED_TWICE = 0.33
@@ -231,16 +231,8 @@ def columns_and_rest(
     reference: TensorView, analysis: RowAnalysis, vector_elems: int, overlaps: bool = False
 ) -> tuple[IterDomain, IterDomain, IterDomain]:  # fmt: skip
     """Transform a reduction across memory to [columns, reduced, vector], each one axis; return them. overlaps: of the vectors, see `Split`."""
-    shape = analysis.shape
-    arrange(reference, class_order(reference, shape, analysis.axes))
-    loop = reference.get_loop_domain()
-    run = len(shape.runs[-1].classes)
-    merge_run(reference, len(loop) - run, run)
-    split(reference, -1, vector_elems, overlaps=overlaps)
-    loop = reference.get_loop_domain()
-    vector = loop[-1]
-    kept = [a for a in loop[:-1] if not a.is_reduction()]
-    reduced = [a for a in loop if a.is_reduction()]
+    others, line, vector = split_last_run(reference, analysis.shape, analysis.axes, vector_elems, overlaps=overlaps)
+    kept, reduced = kept_and_reduced([*others, line])
     arrange_axes(reference, [*kept, *reduced, vector])
     columns = merge_axes_at(reference, 0, len(kept))
     rest = merge_axes_at(reference, 1, len(reduced))

@@ -104,6 +104,20 @@ class RowAnalysis:
             single_reads=tuple(t.name for t in single),
         )
 
+    def kept_facts(self, extents: tuple[int, ...]) -> dict[str, Any]:
+        """Return the fields of `PersistentFacts` about what passes over a row read, keep and recompute."""
+        buffers = self.buffers
+        return dict(
+            late_input_bits=self.late_input_bits,
+            broadcast_operand_bits=sum(t.dtype().bits for t in self.broadcast_inputs),
+            broadcast_operands=len(self.broadcast_inputs),
+            persistent_bits=buffers.live_bits(extents, is_projected=False),
+            projected_bits=None if buffers.projected is None else buffers.live_bits(extents, is_projected=True),
+            recompute_instructions=buffers.recomputed.instructions,
+            recompute_has_exact_exp=buffers.recomputed.has_exact_exp,
+            passes=buffers.passes,
+        )
+
     def count_still_axes(self) -> int:
         """Return how many innermost reduced loops some input lacks, although it has others of their run; 0: none, or a result lacks them, too."""
         if self.nested:

@@ -24,7 +24,8 @@ from ..schedule.primitives import set_memory_type
 from ..schedule.recompute import recompute_chain
 from .persistent_analysis import PersistentAnalysis, analyze_persistent
 from .persistent_params import PersistentParams
-from .rows import Template, lies_in_outer_runs
+from .rows import lies_in_outer_runs
+from .template import Template
 
 
 NOT_JOINED = "each pass would compute positions of its own, and nothing would join its loops with those of other passes"

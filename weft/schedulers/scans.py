@@ -32,7 +32,8 @@ from ..schedule.staying_blocks import StayingBlocks
 from .arithmetic import ceil_div, few_digits, next_power_of_two, previous_power_of_two
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .limits import FULL_BLOCK_THREADS, LOOP_THREAD_REGISTERS
-from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
+from .rows import arrange, arrange_axes, merge_axes_at, split_axis
+from .template import Template
 
 TYPES = (
     DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16, DataType.Int, DataType.Int32,

@@ -36,7 +36,8 @@ from .base import Alignments, ScheduleResult, Sizes
 from .cost.passing import passing_ns
 from .cost.short_tiles import ShortTileFacts, ShortTileParts, work_of_short_tiles
 from .limits import NEAR_TILES, ROW_THREAD_REGISTERS
-from .rows import Template, arrange, arrange_axes, merge_axes_at, merge_two_runs, places_in_order, set_lanes, split_axis
+from .rows import arrange, arrange_axes, merge_axes_at, merge_two_runs, places_in_order, split_axis
+from .template import Template, set_lanes
 
 THREADS = (256, 128, 512)
 LEAST_FILLED = 0.5

@@ -44,8 +44,9 @@ from .cost.passing import passing_ns
 from .cost.transposes import TileFacts, Tiles, work_of_transposes
 from .cost.short_tiles import ShortTileFacts
 from .limits import FULL_BLOCK_THREADS, NEAR_TILES
-from .rows import Template, arrange, arrange_axes, merge_axes_at, merge_two_runs, places_in_order, set_lanes, split_axis
+from .rows import arrange, arrange_axes, merge_axes_at, merge_two_runs, places_in_order, split_axis
 from .short_tiles import LEAST_FILLED, THREADS, ShortTileParams, ShortTiles, schedule_short_tiles, short_tiles
+from .template import Template, set_lanes
 
 TILE_CHUNKS, TILE_THREADS = (16, 8, 4), (*THREADS, 64)
 """Vectors of 16 bytes in a row of a tile, and threads of a block, to try."""

@@ -16,7 +16,8 @@ from ..ir.block_ops import sample_of
 from ..ir.enums import ParallelType
 from ..ir.values import IterDomain, PointwiseOp, TensorView
 from .row_passes import Passes
-from .rows import arrange, arrange_axes, class_order, merge_axes_at, merge_run, set_lanes, split_axis
+from .rows import arrange_axes, kept_and_reduced, merge_axes_at, split_axis, split_last_run
+from .template import set_lanes
 
 MOST_TURNED_ROWS = 32
 LANES_ALONG_COLUMNS = 8
@@ -41,17 +42,13 @@ def schedule_turned(reference: TensorView, axes: LoopAxes, shape: ReductionShape
     """Transform and bind [BIDx, BIDy, one, rows, TIDy = tiles above each other, TIDx, vector]; return the number of axes outside of the rows. unswitch: the
     whole work of a block is inside the unswitched axis `one`, because conditions between rows keep the compiler from computing several at once.
     """
-    arrange(reference, class_order(reference, shape, axes))
-    run = len(shape.runs[-1].classes)
-    merge_run(reference, len(reference.get_loop_domain()) - run, run)
-    line, vector = split_axis(reference, reference.axis(-1), vector_elems)
+    loops, line, vector = split_last_run(reference, shape, axes, vector_elems)
     blocks, threads_x = split_axis(reference, line, bdimx)
     blocks, one = split_axis(reference, blocks, 1)
     if unswitch:
         one.parallelize(ParallelType.unswitch)
-    loop = reference.get_loop_domain()
-    others = [a for a in loop if not a.is_reduction() and not any(a is b for b in (blocks, one, threads_x, vector))]
-    arrange_axes(reference, [*others, *(a for a in loop if a.is_reduction()), blocks, one, threads_x, vector])
+    others, reduced = kept_and_reduced(loops)
+    arrange_axes(reference, [*others, *reduced, blocks, one, threads_x, vector])
     outer = merge_axes_at(reference, 0, len(others))
     rows = reference.axis(int(bool(others)))
     front: list[IterDomain] = [blocks, one]

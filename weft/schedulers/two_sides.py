@@ -22,6 +22,7 @@ from ..arch import BULK_BYTES
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, ReductionOp, TensorView
 from ..ops.monoids import MONOIDS
+from .accesses import dtype_bits
 from .base import Alignments, Sizes
 from .facts import PersistentFacts
 from .packed import min_vector_elems, thread_vector_bits
@@ -75,8 +76,7 @@ class TwoSidedAnalysis(RowAnalysis):
         self.broadcast_inputs = [t for t in row_side if axes.stored(t) & reduced and t not in self.row_inputs]
         self.column_inputs = [t for t in inputs if t in of_columns]
         vectorizable = self.limits.vectorizable
-        sizes = [t.dtype().bits for t in vectorizable] or [t.dtype().bits for t in (*inputs, *outputs)]
-        self.max_dtype_bits, self.min_dtype_bits = max(sizes), min(sizes)
+        self.max_dtype_bits, self.min_dtype_bits = dtype_bits(vectorizable, [*inputs, *outputs])
         self.vectorizable_inputs = sum(any(t is v for v in vectorizable) for t in self.row_inputs)
         row_exprs = [e for e in fusion.tensor_exprs() if any(axes.concrete(o) & reduced and o not in column_tensors for o in e.outputs)]  # type: ignore[arg-type]
         self.cost: OpCost = cost_of(row_exprs, wide_tensors(fusion))
@@ -94,14 +94,7 @@ class TwoSidedAnalysis(RowAnalysis):
         """Return the facts for these sizes."""
         extents, buffers = self.axes.extents_elems(env), self.buffers
         rows = PersistentFacts(
-            late_input_bits=self.late_input_bits,
-            broadcast_operand_bits=sum(t.dtype().bits for t in self.broadcast_inputs),
-            broadcast_operands=len(self.broadcast_inputs),
-            persistent_bits=buffers.live_bits(extents, is_projected=False),
-            projected_bits=None if buffers.projected is None else buffers.live_bits(extents, is_projected=True),
-            recompute_instructions=buffers.recomputed.instructions,
-            recompute_has_exact_exp=buffers.recomputed.has_exact_exp,
-            passes=buffers.passes,
+            **self.kept_facts(extents),
             **self.shared_facts(env, alignment_bits, extents),
         )
         accumulators = sum(o.dtype().bits for e in self.columns.reductions for o in e.outputs)  # type: ignore[attr-defined]
