@@ -64,6 +64,14 @@ def adaptive_norm(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> 
     return F.layer_norm(x, x.shape[-1:]) * (1 + scale[:, None]) + shift[:, None]
 
 
+def adaptive_norm_of_residual(x: torch.Tensor, r: torch.Tensor, gate: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    return adaptive_norm(r + gate[:, None] * x, scale, shift)
+
+
+def biased_softmax(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return (x + bias).softmax(-1)
+
+
 def add_norm(x: torch.Tensor, r: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return F.rms_norm(x + r, x.shape[-1:], w)
 
@@ -129,7 +137,9 @@ def unpacked_heads(packed: torch.Tensor) -> torch.Tensor:
 FUNCTIONS: dict[Function, Shapes] = {
     interleaved_rotary: ((4, 32, 2048, 128), (2048, 64), (2048, 64)), rotary: ((4, 32, 2048, 128), (2048, 128), (2048, 128)),
     dice: ((16, 1, 512, 512), (16, 1, 512, 512)), distillation: ((2048, 32000), (2048, 32000)),
-    adaptive_norm: ((32, 1024, 1152), (32, 1152), (32, 1152)), add_norm: ((8192, 4096), (8192, 4096), (4096,)),
+    adaptive_norm: ((32, 1024, 1152), (32, 1152), (32, 1152)),
+    adaptive_norm_of_residual: ((1, 4096, 3072), (1, 4096, 3072), (1, 3072), (1, 3072), (1, 3072)), biased_softmax: ((256, 12, 64, 64), (12, 64, 64)),
+    add_norm: ((8192, 4096), (8192, 4096), (4096,)),
     group_norm_silu: ((16, 320, 64, 64), (320,), (320,)), group_norm_relu: ((16, 320, 64, 64), (320,), (320,)),
     query_norm: ((2, 4096, 32, 128), (128,), (4096, 1, 128), (4096, 1, 128)),
     interleaved_query_norm: ((2, 4096, 32, 128), (128,), (4096, 1, 128), (4096, 1, 128)),

@@ -84,8 +84,9 @@ def live_bits(kept: Iterable[KeptTensor], passes: int, extents: Sequence[int]) -
     return max(at_boundary)
 
 
-def persistent_buffers(fusion: Fusion, axes: LoopAxes, shape: ReductionShape) -> PersistentBuffers | Obstacle:
-    """Find what must be kept between the passes over the reduced loops of `shape`.
+def persistent_buffers(fusion: Fusion, axes: LoopAxes, shape: ReductionShape, of_weights: frozenset[int] = frozenset()) -> PersistentBuffers | Obstacle:
+    """Find what must be kept between the passes over the reduced loops of `shape`. of_weights: loops that weights may have beside the reduced ones, because the
+    rows of a block do not differ in them.
 
     Errors: an Obstacle if an axis that a reduction's result is broadcast to is not one of the reduced axes.
     """
@@ -119,7 +120,8 @@ def persistent_buffers(fusion: Fusion, axes: LoopAxes, shape: ReductionShape) ->
         if end > first[tensor]:
             found.append((tensor, first[tensor], end))
     narrow = [(_before_widening(tensor), start, end) for tensor, start, end in found]
-    is_weight = {t: t.is_fusion_input and not axes.stored(t) - reduced and len(axes.concrete(shape.reference)) > len(reduced) for t, _, _ in narrow}
+    has_rows = len(axes.concrete(shape.reference)) > len(reduced)
+    is_weight = {t: t.is_fusion_input and not axes.stored(t) - reduced - of_weights and has_rows for t, _, _ in narrow}
     buffers = kept((t, s, e) for t, s, e in narrow if not is_weight[t])
     projected, obstacle, recomputed = _project(found, axes, reduced, members, kept)
     return PersistentBuffers(passes, first, buffers, projected, obstacle, recomputed)

@@ -77,12 +77,12 @@ def cut(total: TensorView, row_axes: int, params: InnerOuterParams, order: list[
     """Split a column reduction: sum the rows of a block, write the partial result to global memory, and sum those of all blocks; return the copy that is read
     there.
 
-    Before: loops as `split_rows` leaves them.   After: [blocks, row].
+    Before: loops as `split_rows` leaves them.   After: [blocks, samples?, row].
     """
     unrolled = [row_axes - 1] if params.row_unroll > 1 else []
     partial = rfactor(total, [0, 2, *unrolled])
     if params.groups > 1:
-        partial = rfactor(total, [1])
+        partial = rfactor(total, [1 + params.has_samples])
     stored = cache_after(partial)
     set_memory_type(stored, MemoryType.global_)
     if params.is_phased:
@@ -91,7 +91,8 @@ def cut(total: TensorView, row_axes: int, params: InnerOuterParams, order: list[
     slots, columns = stored.get_logical_domain()[place], [a for n, a in enumerate(stored.get_logical_domain()) if n != place]
     set_allocation_domain(stored, [slots, *(columns[n] for n in order)], True)
     arrange_axes(total, sorted(total.get_loop_domain(), key=lambda a: not a.is_reduction()))
-    merge_axes_at(total, 1, len(total.get_loop_domain()) - 1)  # axes of one iteration were not part of the reference's row
+    first = 1 + params.has_samples
+    merge_axes_at(total, first, len(total.get_loop_domain()) - first)  # axes of one iteration were not part of the reference's row
     return cache_after(stored, LoadStoreOpType.set, CacheOp.global_)
 
 
@@ -104,11 +105,12 @@ def schedule_columns(total: TensorView, params: InnerOuterParams, of_columns: li
     """Transform the sum of the blocks' partial results, and all that is computed from it; return the partial sum of a thread."""
     (slots,) = (a for a in total.get_loop_domain() if a.is_reduction())
     columns = [a for a in total.get_loop_domain() if a is not slots]
-    if len(columns) == 1:  # otherwise it was transformed with another one that it is combined with
-        loop, vector = split_axis(total, columns[0], params.column_vector_elems)
+    if len(columns) == 1 + params.has_samples:  # otherwise it was transformed with another one that it is combined with
+        *samples, whole = columns
+        loop, vector = split_axis(total, whole, params.column_vector_elems)
         loop, lanes = split_axis(total, loop, params.lanes)
         loop, blocks = split_axis(total, loop, params.blocks * params.cluster_blocks)
-        columns = [loop, *(split_axis(total, blocks, params.cluster_blocks) if params.cluster_blocks > 1 else [blocks]), lanes, vector]
+        columns = [loop, *samples, *(split_axis(total, blocks, params.cluster_blocks) if params.cluster_blocks > 1 else [blocks]), lanes, vector]
     loop, *blocks_of, lanes, vector = columns
     threads = []
     for count in (params.groups, params.threads_y):
@@ -139,7 +141,7 @@ def parallel_columns(
     totals: list[TensorView], partials: list[TensorView], read: list[TensorView], places: list[int], of_columns: list[TensorView], params: InnerOuterParams
 ) -> None:  # fmt: skip
     """Bind the tensors after the grid-wide barrier."""
-    grids = [params.grid_of_rows] + [ParallelType.grid_x] * (params.cluster_blocks > 1)
+    grids = [ParallelType.grid_z] * params.has_samples + [params.grid_of_rows] + [ParallelType.grid_x] * (params.cluster_blocks > 1)
     kinds = [ParallelType.block_z] * (params.groups > 1) + [ParallelType.block_y] * (params.threads_y > 1) + [ParallelType.block_x]
     for total, partial, copy, place in zip(totals, partials, read, places):
         for tensor in (total, partial, copy):  # another one that it is combined with may have moved its axes
@@ -170,4 +172,4 @@ def vectorize_columns(template: Template, results: list[int], params: InnerOuter
 def lies_along_columns(output: TensorView, analysis: TwoSidedAnalysis) -> bool:
     """True if the columns of an output have the same order in memory as those of the rows."""
     columns = tuple(n for n in analysis.shape.order if n in analysis.shape.reduced)
-    return analysis.axes.memory_order(output) == columns and all(c is not False for c in output.domain().contiguity)
+    return analysis.axes.memory_order(output)[-len(columns) :] == columns and all(c is not False for c in output.domain().contiguity)

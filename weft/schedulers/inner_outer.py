@@ -4,6 +4,9 @@
     partials  [slot = block, columns] in global memory; then all blocks meet
     columns   [serial, BIDx, serial slots, unroll, TIDy and TIDz = slots, TIDx, vector]     every sum in a fixed order, so that runs agree in every bit
 
+Samples that have columns of their own, such as the gradients of a scale per sample, are bound to BIDz: the blocks of a sample do the same as all blocks do
+otherwise.
+
 Owns the template; the loops behind the barrier are in `column_partials.py`. Its parameters are chosen in `inner_outer_heuristic.py`, and what belongs to rows
 and to columns is found in `two_sides.py`.
 Read first: `apply_inner_outer`.
@@ -44,7 +47,7 @@ from .inner_outer_params import LOADS, InnerOuterParams
 from .limits import STEP_BYTES, TIMED_OF_A_WAY
 from .persistent_params import SHARE_MULTIPLE, WARP_MULTIPLE
 from .row_passes import Passes, later_uses, load_again
-from .rows import arrange_axes, is_constant_along, merge_axes_at, merge_rows_and_row, names_in_vectors, row_sizes, split_axis
+from .rows import arrange, arrange_axes, class_order, is_constant_along, merge_axes_at, names_in_vectors, row_sizes, split_axis
 from .template import BOUND, Template
 from .two_sides import TwoSidedAnalysis, analyze_two_sides
 
@@ -204,14 +207,21 @@ def lengths_of(analysis: TwoSidedAnalysis, params: InnerOuterParams) -> tuple[tu
 def split_rows(reference: TensorView, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> tuple[int, Phase | None]:
     """Transform the reference to [rows, row] and split the rows; return the number of loops over rows, and the phase of a row. With a phase, the row stride of
     a block is a multiple of the vector's elements, so all of its rows have the phase of the first.
-    After: [steps, blocks, unswitched, groups?, unrolled?, row].
+    After: [steps, blocks, unswitched, samples?, groups?, unrolled?, row].
     """
-    merge_rows_and_row(reference, analysis.shape, analysis.axes)
+    order, axes = class_order(reference, analysis.shape, analysis.axes), analysis.shape.reference.get_logical_domain()
+    row = [n for n in order if axes[n].is_reduction()]
+    samples = [n for n in order if n not in row and analysis.is_sample(axes[n])]
+    rows = [n for n in order if n not in row and n not in samples]
+    arrange(reference, [*rows, *samples, *row])
+    for first, places in ((len(rows) + len(samples), row), (len(rows), samples), (0, rows)):
+        merge_axes_at(reference, first, len(places))
     return split_steps(reference, params, frozenset(t.name for t in analysis.limits.phased))
 
 
 def split_steps(reference: TensorView, params: InnerOuterParams, aligned: frozenset[int]) -> tuple[int, Phase | None]:
-    """Split the rows of a tensor with loops [rows, row] among blocks and steps, see `split_rows`. aligned: names of the inputs whose vectors are aligned."""
+    """Split the rows of a tensor with loops [rows, samples?, row] among blocks and steps, see `split_rows`. aligned: names of the inputs whose vectors are
+    aligned."""
     blocks = ParallelType.grid_x if params.cluster_blocks > 1 else None
     phase: Phase | None = None
     if params.is_phased:
@@ -229,8 +239,9 @@ def split_steps(reference: TensorView, params: InnerOuterParams, aligned: frozen
         arrange_axes(reference, [loop[0], loop[2], loop[-2], loop[1], *loop[3:-2], loop[-1]])
         merge_axes_at(reference, 1, 2)
     else:
-        arrange_axes(reference, [loop[0], loop[2], loop[1], *loop[3:]])
-    return count + 1, phase
+        samples = loop[-2:-1] if params.has_samples else []
+        arrange_axes(reference, [loop[0], loop[2], loop[1], *samples, *(a for a in loop[3:] if a not in samples)])
+    return count + 1 + params.has_samples, phase
 
 
 def load_rows(template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> list[TensorView]:
@@ -269,9 +280,16 @@ def share_rows(reference: TensorView, params: InnerOuterParams, rows: list[Tenso
 def bind_bulk_load(tensor: TensorView, params: InnerOuterParams) -> None:
     """Load a row, or a block's piece of it, with one bulk copy."""
     row_of(tensor).parallelize(ParallelType.tma)
-    tensor.axis(1).parallelize(params.grid_of_rows)
+    bind_blocks(tensor, params)
     if params.cluster_blocks > 1:
         tensor.axis(-2).parallelize(ParallelType.grid_x)
+
+
+def bind_blocks(tensor: TensorView, params: InnerOuterParams) -> None:
+    """Bind rows and samples to blocks."""
+    tensor.axis(1).parallelize(params.grid_of_rows)
+    if params.has_samples:
+        tensor.axis(3).parallelize(ParallelType.grid_z)
 
 
 def bind_rows(tensor: TensorView, params: InnerOuterParams) -> None:
@@ -280,9 +298,9 @@ def bind_rows(tensor: TensorView, params: InnerOuterParams) -> None:
         split(tensor, -2, params.lanes)
         tensor.axis(-3).parallelize(ParallelType.block_y)
     tensor.axis(-2).parallelize(ParallelType.block_x)
-    tensor.axis(1).parallelize(params.grid_of_rows)
+    bind_blocks(tensor, params)
     if params.groups > 1:
-        tensor.axis(3).parallelize(ParallelType.block_z)
+        tensor.axis(3 + params.has_samples).parallelize(ParallelType.block_z)
 
 
 def schedule_rows(
@@ -351,7 +369,7 @@ def inline(
         if 0 < position <= 2 < len(tensor.get_loop_domain()) and tensor not in of_columns:  # an input of one element has none of the loops
             tensor.axis(2).parallelize(ParallelType.serial)  # loads of a row stand before the test of its bounds
     for tensor in read:
-        limits[tensor] = 3 + (params.cluster_blocks > 1)
+        limits[tensor] = 3 + (params.cluster_blocks > 1) + params.has_samples
     for tensor in loaded:
         limits[tensor] = 2
     inline_to(template.fusion, limits)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..arch import BULK_BYTES, CP_ASYNC_BYTES, LINE_BYTES, MOST_SPILL_BYTES, REGISTER_BYTES, SECTOR_BYTES, WARP_THREADS, Arch
-from ..schedule.peel import fill_of_parts, gains_by_phase, row_vectors
+from ..schedule.peel import PHASED_ACCESS_BITS, fill_of_parts, gains_by_phase, row_vectors
 from .cost.parts import clusters_at_once
 from .cost.two_sided import Kernels, Rows, needed_registers
 from .inner_outer_params import LOADS, InnerOuterParams
@@ -116,6 +116,7 @@ class Candidates:
         """True if rows begin anywhere and have vectors that are aligned in memory; then each block has rows of one phase."""
         rows = self.rows
         is_simple = not self.facts.has_single_axes and not rows.is_tailed and rows.min_vector_elems == 1 and rows.vectorizable_inputs > 0
+        is_simple = is_simple and not self.facts.has_samples
         return is_simple and self.is_one_run and gains_by_phase(rows.reduction_elems, rows.vector_limit_elems, rows.phased_limit_elems, rows.max_dtype_bits)
 
     # ---- threads of a row
@@ -124,7 +125,7 @@ class Candidates:
         rows, arch = self.rows, self.arch
         row_bytes = rows.reduction_elems * rows.max_dtype_bits // 8
         for cluster in (1,) if self.is_phased and rows.min_dtype_bits < rows.max_dtype_bits else (1, 2, 4, 8, 16):  # a vector of each type must be one unit
-            is_few = rows.iteration_elems * cluster <= arch.sm_count and row_bytes >= 2048 * cluster
+            is_few = self.facts.samples * rows.iteration_elems * cluster <= arch.sm_count and row_bytes >= 2048 * cluster
             if cluster == 1 or cluster <= arch.max_cluster_blocks and (row_bytes >= WIDE_ROW_BYTES * cluster // 2 or is_few or self.any_cluster):
                 yield cluster
 
@@ -191,10 +192,10 @@ class Candidates:
         has_ring = (stages >= 2) & ((step_bytes <= MOST_STEP_BYTES) | (unroll * groups == 1))
         is_small = (unroll * self.vector * batches <= MOST_ELEMS_IN_REGISTERS) & (room >= 0)
         # blocks
-        seats = clusters_at_once(cluster, arch) * resident
+        seats = clusters_at_once(cluster, arch) * resident // facts.samples  # of a sample
         tiles = -(-piece * self.vector // (lanes * self.column_vector))
-        wanted = np.maximum(np.minimum(MOST_IDLE_BLOCKS, tiles), -(-rows.iteration_elems // (unroll * groups)))
-        blocks = np.minimum(seats, np.maximum(2, _looked_up(next_power_of_two, wanted)))
+        wanted = np.maximum(np.minimum(MOST_IDLE_BLOCKS // facts.samples, tiles), -(-rows.iteration_elems // (unroll * groups)))
+        blocks = np.minimum(np.maximum(seats, 1), np.maximum(2, _looked_up(next_power_of_two, wanted)))
         if self.is_phased:  # as many of each phase
             blocks = np.maximum(blocks // self.vector, 1) * self.vector
         share = _looked_up(next_power_of_two, -(-piece * self.vector // (self.column_vector * blocks)))
@@ -227,7 +228,7 @@ class Candidates:
             again, self.column_vector, slots_unroll[at], limit[at], cluster[at], fill[at], is_behind, self.is_phased, self.is_online,
         )  # fmt: skip
         slack = np.where(is_behind, 1.0, self.slack)  # kernels with too few registers spill, and each costs a compilation in the first call
-        return made.where(needed_registers(made, self.facts_of_rows) <= limit[at] * slack)
+        return made.where((needed_registers(made, self.facts_of_rows) <= limit[at] * slack) & (seats[at] > 0))
 
     @functools.cached_property
     def facts_of_rows(self) -> Rows:
@@ -238,6 +239,7 @@ class Candidates:
             outputs=facts.row_outputs, instructions=rows.instructions, recompute_instructions=rows.recompute_instructions, mufu=rows.mufu,
             reductions=rows.reductions, phases=rows.passes - 1, column_results=facts.column_results, column_accumulator_bits=facts.column_accumulator_bits,
             weights=rows.broadcast_operands, kept_bits=self.kept_bits, folds=facts.row_folds,
+            samples=facts.samples,
         )  # fmt: skip
 
     def params(self, table: Kernels, place: int) -> InnerOuterParams:
@@ -247,11 +249,13 @@ class Candidates:
         loads = LOADS[one.pop("loads")]
         whole_steps = one["is_behind"] and not one["is_phased"] and one["row_unroll"] > 1 and self.rows.iteration_elems % one["row_unroll"] == 0
         more = {"weights": "registers", "is_shifted": loads == "tma" and self.is_shifted, "has_whole_steps": whole_steps}
-        return InnerOuterParams(**one | {"loads": loads, "fill": FILLS[one["fill"]], **more})
+        return InnerOuterParams(**one | {"loads": loads, "fill": FILLS[one["fill"]], "has_samples": self.facts.has_samples, **more})
 
     def why_none_fits(self) -> Decline | None:
         """Return why not even the largest block has registers for a row and its column sums; None if it has, or if another kernel fits. A kernel that lacks
         more registers than may be spilled, each once, would be refused when it is compiled."""
+        if self.facts.has_samples:
+            return self._why_not_samples()
         last = self.last_resort()
         needed = math.ceil(needed_registers(kernel_of(last), self.facts_of_rows))
         if needed <= last.max_registers + MOST_SPILL_BYTES // REGISTER_BYTES or len(self.table().batches):
@@ -260,6 +264,17 @@ class Candidates:
             return None
         return Decline(f"a thread would need {needed} registers for its part of a row and its column sums, but has only {last.max_registers}")
 
+    def _why_not_samples(self) -> Decline | None:
+        """Return why no kernel should have samples with columns of their own, or None."""
+        facts, rows = self.facts, self.rows
+        if 2 * facts.column_accumulator_bits >= rows.iteration_elems * rows.input_bits:
+            return Decline(f"partial results of {rows.iteration_elems} rows per sample move as many bytes as reading these rows again")
+        if rows.vector_limit_elems < rows.phased_limit_elems and rows.vector_limit_elems * rows.max_dtype_bits <= PHASED_ACCESS_BITS:
+            return Decline("rows that begin anywhere, of samples with columns of their own, would be read in narrow accesses")
+        if len(self.table().batches) or len(Candidates(facts, self.arch, self.has_tma, self.slack, any_cluster=True).table().batches):
+            return None
+        return Decline(f"{facts.samples} samples, with columns of their own, need more blocks than run at once")
+
     def last_resort(self) -> InnerOuterParams:
         """Return params for rows whose column sums do not fit into the registers of any block."""
         cluster = max(self.clusters())
@@ -267,12 +282,13 @@ class Candidates:
         batches = ceil_div(piece, FULL_BLOCK_THREADS)
         lanes, threads_y = self.shape(ceil_div(piece, batches))
         groups = max(1, 32 // (lanes * threads_y))
-        blocks = min(int(clusters_at_once(cluster, self.arch)), max(2, next_power_of_two(ceil_div(self.rows.iteration_elems, groups))))
+        seats = max(1, int(clusters_at_once(cluster, self.arch)) // self.facts.samples)
+        blocks = min(seats, max(2, next_power_of_two(ceil_div(self.rows.iteration_elems, groups))))
         rounds = ceil_div(blocks, threads_y * groups)
         return InnerOuterParams(
             self.is_projected, self.vector, batches, lanes, threads_y, groups, 1, blocks, "now", 1, False, "late", self.column_vector,
             ceil_div(rounds, ceil_div(rounds, MOST_SLOTS_UNROLL)), self.arch.registers_per_thread(lanes * threads_y * groups), cluster,
-            fill_of_parts(self.piece_vectors(1), batches, lanes * threads_y, lanes * threads_y, piece),
+            fill_of_parts(self.piece_vectors(1), batches, lanes * threads_y, lanes * threads_y, piece), has_samples=self.facts.has_samples,
         )  # fmt: skip
 
 

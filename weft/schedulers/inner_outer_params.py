@@ -27,7 +27,8 @@ class InnerOuterParams:
     fill: which batches of a row, or of a block's piece, are known to be full: all ("whole"), all except the last ("leading"), none ("partial"). is_phased:
     vectors are aligned in memory although rows are not; the rows of a block all begin at the same offset in a vector, so that its threads keep their columns
     (`weft.schedule.peel`).
-    column_vector_elems, slots_unroll: columns per thread and loads in flight when the partial results are summed.
+    column_vector_elems, slots_unroll: columns per thread and loads in flight when the partial results are summed. has_samples: samples have columns of their
+    own, and `blocks` are those of one sample.
     """
 
     project_to_inputs: bool
@@ -52,6 +53,7 @@ class InnerOuterParams:
     is_phased: bool = False
     has_whole_steps: bool = False
     is_online: bool = False
+    has_samples: bool = False
 
     @property
     def grid_of_rows(self) -> ParallelType:

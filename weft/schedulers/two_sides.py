@@ -1,13 +1,15 @@
 """Analysis of fusions that reduce rows and columns: which tensors belong to the rows, which to the columns, and the facts for the heuristic.
 
 Owns the split of a fusion into two phases, and their facts. Rows: everything before the column reductions' results; columns: these and what is computed
-from them. Read first: `analyze_two_sides`.
+from them. Samples: axes that neither reduces, such as those of a scale per sample; each sample has rows and columns of its own. Read first:
+`analyze_two_sides`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import dataclass, replace
 
 from ..analysis.blocks import block_needs
 from ..analysis.connected import is_connected
@@ -33,12 +35,12 @@ from .row_analysis import RowAnalysis
 class TwoSidedFacts:
     """Numbers of a fusion with row and column reductions, for one set of sizes.
 
-    rows: facts of the part before the column results, with the outputs and weights of the rows. has_row_results: the result of a row reduction is used over the
-    row. column_results: number of reductions over the rows. column_accumulator_bits: of all of them, per column. column_bits: bits read and written per column
-    at the end. has_single_axes: some tensors have axes of one element inside others, which prevents vectors; as outermost axes they do not matter.
-    begins_with_units: all row inputs begin at a unit of bulk copies. row_inputs, row_outputs: tensors that are rows.
+    rows: facts of the part before the column results, with the outputs and weights of the rows, of one sample. has_row_results: the result of a row reduction
+    is used over the row. column_results: number of reductions over the rows. column_accumulator_bits: of all of them, per column. column_bits: bits read and
+    written per column at the end. has_single_axes: some tensors have axes of one element inside others, which prevents vectors; as outermost axes they do not
+    matter. begins_with_units: all row inputs begin at a unit of bulk copies. row_inputs, row_outputs: tensors that are rows.
     row_folds: dependent reductions across lanes that combine the partial results of a row. online: the same facts with a maximum and the sum of exponentials
-    relative to it as one reduction; None if there is no such pair.
+    relative to it as one reduction; None if there is no such pair. samples: elements of the axes that neither reduces; has_samples: there are such axes.
     """
 
     rows: PersistentFacts
@@ -52,18 +54,22 @@ class TwoSidedFacts:
     row_outputs: int = 1
     row_folds: int = 1
     online: TwoSidedFacts | None = None
+    samples: int = 1
+    has_samples: bool = False
 
 
 class TwoSidedAnalysis(RowAnalysis):
-    """The facts that do not depend on sizes. shape: of the row reductions; columns: of the others; column_tensors: column results and the tensors that depend
-    on them."""
+    """The facts that do not depend on sizes. shape: of the row reductions; columns: of the others; samples: the loops that neither reduces; single_samples:
+    the axes of one element that neither reduces; column_tensors: column results and the tensors that depend on them."""
 
     can_read_singly = False
 
     def __init__(
-        self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, columns: ReductionShape, column_tensors: set[TensorView], buffers: PersistentBuffers
+        self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, columns: ReductionShape, column_tensors: set[TensorView], buffers: PersistentBuffers,
+        single_samples: Set[IterDomain],
     ) -> None:  # fmt: skip
         self.axes, self.shape, self.columns, self.column_tensors, self.buffers = axes, shape, columns, column_tensors, buffers
+        self.samples, self.single_samples = frozenset(shape.order) - shape.reduced - columns.reduced, single_samples
         of_columns = column_operands(column_tensors)
         inputs = loads(fusion)
         outputs = fusion.tensor_outputs()
@@ -72,7 +78,7 @@ class TwoSidedAnalysis(RowAnalysis):
         self.row_outputs = [t for t in outputs if axes.stored(t) & reduced and t not in column_tensors]
         self.column_outputs = [t for t in outputs if t in column_tensors]
         self.limits = VectorLimits(axes, shape.order, [*row_side, *self.row_outputs])
-        self.row_inputs = [t for t in row_side if axes.stored(t) & reduced and axes.stored(t) - reduced]
+        self.row_inputs = [t for t in row_side if axes.stored(t) & reduced and axes.stored(t) & columns.reduced]
         self.broadcast_inputs = [t for t in row_side if axes.stored(t) & reduced and t not in self.row_inputs]
         self.column_inputs = [t for t in inputs if t in of_columns]
         vectorizable = self.limits.vectorizable
@@ -97,13 +103,20 @@ class TwoSidedAnalysis(RowAnalysis):
             **self.kept_facts(extents),
             **self.shared_facts(env, alignment_bits, extents),
         )
+        samples = max(1, math.prod(extents[n] for n in self.samples))
+        rows = replace(rows, iteration_elems=rows.iteration_elems // samples)
         accumulators = sum(o.dtype().bits for e in self.columns.reductions for o in e.outputs)  # type: ignore[attr-defined]
         moved = sum(t.dtype().bits for t in (*self.column_outputs, *self.column_inputs))
         begins_with_units = all(alignment_bits.get(t.name, BULK_BYTES * 8) % (BULK_BYTES * 8) == 0 for t in self.row_inputs)
         return TwoSidedFacts(
             rows, buffers.passes > 1, len(self.columns.reductions), accumulators, moved, self.has_single_axes, begins_with_units,
             len(self.row_inputs), len(self.row_outputs), self.row_folds, None if self.online is None else self.online.facts(env, alignment_bits),
+            samples, bool(self.samples or self.single_samples),
         )  # fmt: skip
+
+    def is_sample(self, axis: IterDomain) -> bool:
+        """True for an axis of a reduction's result that neither kind of reductions reduces."""
+        return self.axes.of(axis) in self.samples or self.axes.maps.exact(axis) in self.single_samples
 
     def columns_elems(self, env: Sizes) -> int:
         """Return the length of a row."""
@@ -154,8 +167,8 @@ def analyze_two_sides(fusion: Fusion, axes: LoopAxes | None = None) -> TwoSidedA
     loops = frozenset(inner.order)
     if not inner.reduced or not outer.reduced:
         return Obstacle("the reduced axes have only one element")
-    if outer.reduced != loops - inner.reduced:
-        return Obstacle(f"{outer.reference} does not reduce exactly the axes that {inner.reference} keeps")
+    if outer.reduced & inner.reduced:
+        return Obstacle(f"{outer.reference} reduces an axis that {inner.reference} reduces, too")
     read_elsewhere = looked_up_only(fusion)
     for tensor in axes.tensors:
         if tensor not in read_elsewhere and not axes.concrete(tensor) <= loops:
@@ -163,32 +176,37 @@ def analyze_two_sides(fusion: Fusion, axes: LoopAxes | None = None) -> TwoSidedA
     totals: list[TensorView] = [e.outputs[0] for e in outer.reductions]  # type: ignore[misc]
     of_one = [_axes_of_one_element(t, axes) for t in totals]
     kept = _axes_of_one_element(inner.reference, axes)
+    samples = kept.intersection(*of_one)
+    of_one, kept = [own - samples for own in of_one], kept - samples
     stuck = next((t for t, own in zip(totals, of_one) if own & kept), totals[0] if kept and all(of_one) else None)
     if stuck is not None:
         return Obstacle(f"{inner.reference} keeps an axis of one element that cannot be merged with the rows that {stuck} reduces")
-    column_tensors = behind(fusion, outer)
+    column_tensors, kept_by_columns = behind(fusion, outer), loops - outer.reduced
+    if (samples or kept_by_columns != inner.reduced) and (kept or any(of_one)):
+        return Obstacle(f"{totals[0]} keeps axes that {inner.reference} keeps, too, and only one of them has an axis of one element")
     if without := _without_loops(fusion, axes, inner, outer, column_tensors):
         return Obstacle(without)
     for tensor in column_tensors:
-        if not axes.stored(tensor) <= inner.reduced or tensor in {o for e in inner.reductions for o in e.outputs}:
+        if not axes.stored(tensor) <= kept_by_columns or tensor in {o for e in inner.reductions for o in e.outputs}:
             return Obstacle(f"{tensor} is computed from a column reduction and has an axis of the rows")
-        if any(not _is_total(tensor) and axes.stored(t) - inner.reduced for t in _operands(tensor)):
+        if any(not _is_total(tensor) and axes.stored(t) & outer.reduced for t in _operands(tensor)):
             return Obstacle(f"{tensor} is computed from a column reduction and from a tensor that varies over the rows")
-    buffers = persistent_buffers(fusion, axes, inner)
-    return buffers if isinstance(buffers, Obstacle) else TwoSidedAnalysis(fusion, axes, inner, outer, column_tensors, buffers)
+    buffers = persistent_buffers(fusion, axes, inner, kept_by_columns)
+    return buffers if isinstance(buffers, Obstacle) else TwoSidedAnalysis(fusion, axes, inner, outer, column_tensors, buffers, samples)
 
 
 def _without_loops(fusion: Fusion, axes: LoopAxes, inner: ReductionShape, outer: ReductionShape, column_tensors: set[TensorView]) -> str | None:
     """Return a tensor that neither the loops over rows nor those over columns compute, or None."""
+    columns = frozenset(inner.order) - outer.reduced
     for total in (e.outputs[0] for e in outer.reductions):
         operand = _operands(total)[0]  # type: ignore[arg-type]
-        if not inner.reduced <= axes.concrete(operand):
+        if not columns <= axes.concrete(operand):
             return f"{total} reduces {operand}, which repeats over some of the columns"
     for output in fusion.outputs():
         if isinstance(output, TensorView) and output not in column_tensors and not axes.concrete(output) & outer.reduced:
             return f"{output} does not depend on a column reduction and has no rows"
     for tensor in column_operands(column_tensors):
-        if not _operands(tensor) and tensor.definition() is not None and not inner.reduced <= axes.concrete(tensor):
+        if not _operands(tensor) and tensor.definition() is not None and not columns <= axes.concrete(tensor):
             return f"{tensor} is needed for the column results, but has only some of the columns"
     return None
 

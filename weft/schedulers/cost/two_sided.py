@@ -55,7 +55,7 @@ class Kernels:
 @dataclass(frozen=True, slots=True)
 class Rows:
     """The facts of a fusion and its sizes for the model, as numbers or arrays. Units: bits and instructions per element; reductions: results per row; folds:
-    dependent reductions across lanes that combine the partial results of each."""
+    dependent reductions across lanes that combine the partial results of each; samples: with as many rows and columns each."""
 
     rows: Any
     columns: Any
@@ -73,6 +73,7 @@ class Rows:
     weights: Any
     kept_bits: Any
     folds: Any = 1
+    samples: Any = 1
 
 
 def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
@@ -80,7 +81,7 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
     t = arch.latencies
     row_threads = p.lanes * p.threads_y
     warps, row_warps = row_threads * p.groups / WARP_THREADS, np.maximum(1.0, row_threads / WARP_THREADS)
-    blocks, in_step = p.blocks * p.cluster_blocks, p.row_unroll * p.groups
+    blocks, in_step = p.blocks * p.cluster_blocks * r.samples, p.row_unroll * p.groups
     seats = clusters_at_once(p.cluster_blocks, arch) * p.cluster_blocks
     steps = np.ceil(r.rows / (p.blocks * in_step))
     piece = np.ceil(r.columns / p.cluster_blocks)
@@ -102,7 +103,7 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
     turns = np.ceil(np.ceil(piece / (p.column_vector_elems * p.lanes)) / p.blocks) * r.column_results
     sharing = p.threads_y * p.groups
     return Work(
-        dram_bytes=r.rows * r.columns * (r.input_bits + r.output_bits) / 8,
+        dram_bytes=r.samples * r.rows * r.columns * (r.input_bits + r.output_bits) / 8,
         sms=np.minimum(seats, blocks), resident=np.ceil(blocks / seats), blocks=blocks, warps=warps, steps=steps,
         element_instructions=vectors * p.vector_elems * operations,
         access_instructions=accesses,
@@ -115,7 +116,7 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
         is_behind=p.is_behind,
         depth=np.where(is_ring, p.stages - 1.0 - p.is_behind, 1.0 * (p.loads == AHEAD)),
         bulk_copies=np.where(p.loads == TMA, in_step * r.inputs, 0.0),
-        partial_bytes=p.blocks * r.columns * r.column_accumulator_bits / 8,
+        partial_bytes=r.samples * p.blocks * r.columns * r.column_accumulator_bits / 8,
         column_waits=turns * np.ceil(p.blocks / (sharing * p.slots_unroll)),
         column_folds=turns * np.log2(np.maximum(1.0, sharing)),
         needed_registers=needed_registers(p, r),
