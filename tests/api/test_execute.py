@@ -136,7 +136,7 @@ def test_repro_script_has_environment_definition_inputs_and_call(fd):
         "    torch.randn(23, dtype=torch.float32, device='cpu').as_strided((4, 3), (6, 2)),\n"
         "    2,\n"
         "    0.500000,\n"
-        "    torch.randint(0, 10, (3,), dtype=torch.int32, device='cpu').as_strided((2, 3), (0, 1)),\n"
+        "    torch.randint(1, 2, (3,), dtype=torch.int32, device='cpu').as_strided((2, 3), (0, 1)),\n"
         "    torch.testing.make_tensor((1,), dtype=torch.bool, device='cpu'),\n"
         "]\n"
         "fd.execute(inputs)\n"
@@ -158,6 +158,19 @@ def test_the_inputs_of_a_repro_script_have_the_sizes_and_strides_of_the_given_on
     for tensor in tensors:
         again = eval(input_text(tensor))
         assert (again.dtype, again.shape, again.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_integers_of_a_repro_script_lie_between_those_of_the_given_ones(dtype):
+    """They may be indices, which must stay within the tensor that they look into."""
+    from weft.api.repro import input_text
+
+    index = torch.tensor([[3, 5, 4], [5, 3, 4]], dtype=dtype)
+    for tensor in (index, index.T, index[:, ::2], index[0, 0], torch.full((4,), torch.iinfo(dtype).max - 1, dtype=dtype)):
+        again = eval(input_text(tensor))
+        assert (again.dtype, again.shape, again.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
+        assert again.min() >= tensor.min() and again.max() <= tensor.max()
+    assert eval(input_text(index[:0])).shape == (0, 3)
 
 
 def test_last_repro_script_is_for_the_inputs_that_were_saved(fd):

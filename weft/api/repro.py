@@ -96,18 +96,34 @@ def _environment() -> str:
 
 
 def input_text(value: Any) -> str:
-    """Return an expression that makes an input like `value`: same type, device, sizes and strides, random elements."""
+    """Return an expression that makes an input like `value`: same type, device, sizes and strides, random elements; integers in the same range."""
     if not isinstance(value, torch.Tensor):
         return number_text(value)
     sizes, strides = tuple(value.size()), tuple(value.stride())
     where = f"dtype={value.dtype}, device='{value.device}'"
+    bounds = _bounds_of_integers(value)
     if value.is_contiguous():
-        return f"torch.testing.make_tensor({sizes}, {where})"
+        range_ = "" if bounds is None else f", low={bounds[0]}, high={bounds[1]}"
+        return f"torch.testing.make_tensor({sizes}, {where}{range_})"
     elems = 0 if 0 in sizes else 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides))
     if value.dtype.is_floating_point and value.dtype.itemsize > 1 or value.dtype.is_complex:
         storage = f"torch.randn({elems}, {where})"
     elif value.dtype.is_floating_point:
         storage = f"torch.randn({elems}, device='{value.device}').to({value.dtype})"
     else:
-        storage = f"torch.randint(0, {2 if value.dtype is torch.bool else 10}, ({elems},), {where})"
+        low, high = bounds or (0, 2 if value.dtype is torch.bool else 10)
+        storage = f"torch.randint({low}, {high}, ({elems},), {where})"
     return f"{storage}.as_strided({sizes}, {strides})"
+
+
+def _bounds_of_integers(value: torch.Tensor) -> tuple[int, int] | None:
+    """Return the smallest integer and one more than the largest, so that indices stay within their tensors; None where elements are no integers or unknown."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if value.dtype is torch.bool or value.dtype.is_floating_point or value.dtype.is_complex or isinstance(value, FakeTensor) or not value.numel():
+        return None
+    try:
+        low, high = (int(v) for v in value.aminmax())
+    except RuntimeError:  # a device after a fault, or one that captures a graph, has no values to read: the script is still to be written
+        return None
+    return low, min(high + 1, torch.iinfo(value.dtype).max)
