@@ -34,6 +34,12 @@ def binary(order=(0, 1), alias=None, plain=True, op="sub", extra=False):
     return define
 
 
+def slice_of_the_rest(o, x):
+    y = o.reshape(x, [x.size(0), 2, -1])
+    z = o.reshape(y, [4, -1])
+    return o.slice(z, [0, 1], [4, z.size(1)])
+
+
 def random(shape=(4,), low=0.0, seed=None, op="uniform", dtype=D.Float):
     def define(fd):
         generator = {} if seed is None else {"rng_seed": seed, "rng_offset": 0}
@@ -104,6 +110,12 @@ VARIANTS = {
     "other slice": lambda fd: view(fd, lambda o, x: o.slice(x, [0, 2], [4, 6])),
     "symbolic slice": lambda fd: view(fd, lambda o, x: o.slice(x, [1, 0], [o.size(x, 0), 4]), (-1, 6)),
     "slice by scalars": lambda fd: view(fd, lambda o, x: o.slice(x, [fd.define_scalar(D.Int), 0], [3, fd.define_scalar(D.Int)]), (-1, 6)),
+    "reshape to a scalar and the rest": lambda fd: view(fd, lambda o, x: o.reshape(x, [fd.define_scalar(D.Int), -1]), (-1, 6)),
+    "slice of the rest": lambda fd: view(fd, slice_of_the_rest, (-1, 6)),
+    "select by a scalar": lambda fd: view(fd, lambda o, x: o.select(x, fd.define_scalar(D.Int), 0), (-1, 6)),
+    "select by an int32": lambda fd: view(fd, lambda o, x: o.select(x, fd.define_scalar(D.Int32), 0), (-1, 6)),
+    "select from the end": lambda fd: view(fd, lambda o, x: o.select(x, -2, 0), (-1, 6)),
+    "scan of an expanded axis": lambda fd: view(fd, lambda o, x: o.cumsum(o.broadcast_in_dim(x, [x.size(0), x.size(1), x.size(0)], [0, 1]), 2), (-1, -1)),
     "pad": lambda fd: view(fd, lambda o, x: o.pad(x, [1, -2, 0, 3])),
     "pad with ones": lambda fd: view(fd, lambda o, x: o.pad(x, [1, -2, 0, 3], 1.0)),
     "symbolic pad of halves": lambda fd: view(fd, lambda o, x: o.pad(x, [1, 2], 0.5), (-1, -1), dtype=D.Half),

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from ..ir.graph_ops import At, Fixed, LookupOp
 from ..ir.values import BroadcastOp
+from ..ops.build import logical_axes
+from ..ops.lookups import unwrapped
 from .translate_values import Names
 
 
@@ -16,7 +18,8 @@ def _along_index(expr: LookupOp, names: Names) -> str:
 
 def _select(expr: LookupOp, names: Names) -> str:
     dim, position = next((d, p.position) for d, p in enumerate(expr.positions) if isinstance(p, Fixed))
-    return f"select({names.of(expr.inputs[0])}, {names.sym(position)}, {dim})"
+    index = unwrapped(position, logical_axes(expr.source)[dim].logical_extent)
+    return f"select({names.of(expr.inputs[0])}, {names.sym(index)}, {dim})"
 
 
 def _embedding(expr: LookupOp, names: Names) -> str:

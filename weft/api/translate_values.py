@@ -51,6 +51,7 @@ class Names:
         self.inputs = {v for v in fusion.inputs()}
         self.input_tensors = {v.name for v in fusion.tensor_inputs()}
         self.defined: set[Val] = set()
+        self.sizes_of_results: dict[Sym, str] = {}
 
     def of(self, value: Val) -> str:
         """Return the text for `value` as an operand. Errors: Unsupported for a value that the front end does not make."""
@@ -87,6 +88,8 @@ class Names:
 
         Errors: Unsupported when it depends on anything else.
         """
+        if sym in self.sizes_of_results:
+            return self.sizes_of_results[sym]
         if sym.is_const:
             return number_text(sym.value)
         if sym.is_var:

@@ -7,16 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..expr import add, mul, sub
+from ..expr import Sym, add, const, mul, sub
 from ..ir.graph_ops import Along, LookupOp
 from ..ir.values import Expr, TensorView, no_reductions
+from ..ops.reshape import inferred
 from .translate_values import Names, list_text
 
 
 def reshape(expr: Expr, names: Names) -> str:
-    """Return reshape(...) with the sizes of the output."""
-    sizes = [names.sym(axis.logical_extent) for axis in _axes(expr.outputs[0])]
+    """Return reshape(...) with the sizes of the output.
+
+    A quotient that no op of scalars makes is written as the -1 that it came from; later ops read it from the result of the reshape.
+    """
+    wanted = [axis.logical_extent for axis in _axes(expr.outputs[0])]
+    sizes = [names.sym(sym) for sym in wanted]
+    left_over = _left_over([axis.logical_extent for axis in _axes(expr.inputs[0])], wanted)
+    if left_over is not None:
+        sizes[left_over] = "-1"
+        names.sizes_of_results.setdefault(wanted[left_over], f"{names.of(expr.outputs[0])}.size({left_over})")
     return f"reshape({names.of(expr.inputs[0])}, new_shape={list_text(sizes)})"
+
+
+def _left_over(old: list[Sym], wanted: list[Sym]) -> int | None:
+    """Return the axis whose size is a quotient, as -1 makes it of the other sizes."""
+    for axis, sym in enumerate(wanted):
+        if sym.op == "floordiv" and inferred(old, [*wanted[:axis], const(-1), *wanted[axis + 1 :]])[axis] is sym:
+            return axis
+    return None
 
 
 def cat(expr: Expr, names: Names) -> str:

@@ -135,6 +135,14 @@ def wrapped(index: Sym, extent: Sym) -> Sym:
     return expr.op("where", (expr.op("lt", (index, ZERO), DataType.Bool), expr.add(index, extent), index), DataType.Int)
 
 
+def unwrapped(position: Sym, extent: Sym) -> Sym:
+    """Return the index of which `wrapped` made this position: what the text of a definition gives to `select`."""
+    if position.op == "where" and position is wrapped(position.args[2], extent):
+        return position.args[2]
+    from_end = expr.sub(position, extent)
+    return from_end if not position.is_const and from_end.is_const and from_end.value < 0 else position  # type: ignore[operator]
+
+
 def embedding(fusion: Fusion, index: TensorView, weight: TensorView) -> TensorView:
     """out[..., e] = weight[index[...], e]."""
     index = _index(fusion, "embedding_fwd", index)

@@ -15,7 +15,7 @@ from ..ir.graph_ops import ScanOp, TorchOp
 from ..ir.values import FullOp, TensorView, Val
 from .build import Operand, as_val, cast, constant, copy, logical_axes, own_axis, pointwise
 from .promotion import WrongDtype
-from .shapes import normalize_dim
+from .shapes import normalize_dim, open_axis
 
 
 class NegativeCount(UserError, ValueError):
@@ -42,7 +42,7 @@ def scan(fusion: Fusion, op: str, kind: str, arg: TensorView, dim: int, init: Op
         raise WrongDtype(op=op, allowed="real numbers", dtype=arg.dtype())
     axis = logical_axes(arg)[dim]
     if axis.expanded_extent is not None:
-        arg = with_elements_along(fusion, arg, dim)
+        arg = with_elements_along(fusion, arg, dim, is_decided=False)
         axis = logical_axes(arg)[dim]
     if axis.is_broadcast() and init is None:
         return copy(fusion, arg)  # type: ignore[return-value]
@@ -52,10 +52,13 @@ def scan(fusion: Fusion, op: str, kind: str, arg: TensorView, dim: int, init: Op
     return out
 
 
-def with_elements_along(fusion: Fusion, arg: TensorView, dim: int) -> TensorView:
-    """Return the values of arg, expanded along `dim`, with an axis of elements there: a scan gives each of them another value."""
-    expanded = logical_axes(arg)[dim].expanded_extent
-    axes = [fusion.new_axis(expanded) if expanded is not None and d == dim else fusion.new_axis(1, IterType.broadcast) for d in range(arg.ndim)]
+def with_elements_along(fusion: Fusion, arg: TensorView, dim: int, is_decided: bool = True) -> TensorView:
+    """Return the values of arg, expanded along `dim`, with an axis of elements there: a scan gives each of them another value.
+
+    is_decided: the axis is of this kind in every call; if not, it is as the axes of `full` in a definition.
+    """
+    sizes = [axis.expanded_extent if d == dim else None for d, axis in enumerate(logical_axes(arg))]
+    axes = [open_axis(fusion, size or expr.ONE, is_decided) for size in sizes]
     everywhere = fusion.new_tensor(axes, DataType.Bool)
     fusion.register(FullOp([constant(fusion, True, DataType.Bool)], [everywhere], op="full"))
     return pointwise(fusion, "where", everywhere, arg, arg)  # type: ignore[return-value]
