@@ -13,7 +13,7 @@ from weft.ir.enums import LoadStoreOpType, MemoryType, ParallelType
 from weft.ir.values import RandomOp, ReductionOp
 from weft.schedule.caching import cache_after, cache_and_fork_outputs, cache_inputs
 from weft.schedule.inline import inline_at, inline_most
-from weft.schedule.primitives import merge, reorder, set_memory_type, split
+from weft.schedule.primitives import merge, reorder, rfactor, set_memory_type, split
 from weft.schedule.propagate import parallelize_like, transform_like
 
 P = ParallelType
@@ -112,6 +112,38 @@ def test_a_reduction_over_serial_and_bound_axes_becomes_two(serial_first):
     total.axis(0).parallelize(P.grid_x)
     total.axis(2 if serial_first else 1).parallelize(P.block_x)
     assert "reduce_" in run(fusion, [X], defined(row_sum))
+
+
+@pytest.mark.parametrize("sizes", [(3, 7), (5, 12), (2, 40)])
+def test_the_first_part_of_an_rfactor_may_reduce_over_serial_and_bound_axes(sizes):
+    """It is cut again when it is lowered. No size is a multiple of what it is split by."""
+
+    def total_sum(fd):
+        fd.add_output(fd.ops.sum(fd.define_tensor(list(sizes), contiguity=True), [0, 1]))
+
+    fusion = defined(total_sum)
+    total = fusion.outputs()[0]
+    merge(total, 0, 1)
+    split(total, 0, 16)
+    split(total, 1, 4)  # [rest, 4, 4]
+    part = rfactor(total, [1, 2])
+    part.axis(1).parallelize(P.block_x)
+    run(fusion, [torch.randn(sizes)], defined(total_sum))
+
+
+@pytest.mark.parametrize("is_inlined", [False, True])
+def test_moments_of_kept_values_begin_again_with_each_row(is_inlined):
+    """The values of all rows are one array in registers, of which a row folds its part."""
+
+    def moments(fd):
+        x = fd.ops.neg(fd.define_tensor([5, 12], contiguity=True))
+        for value in fd.ops.welford(x, [1])[:2]:
+            fd.add_output(value)
+
+    fusion = defined(moments)
+    if is_inlined:
+        inline_at(fusion.outputs()[0], 1, best_effort=True)
+    run(fusion, [X], defined(moments))
 
 
 def test_a_reduction_straight_into_global_memory():

@@ -11,7 +11,7 @@ from ..ir.enums import MemoryType
 from ..ir.values import ReductionOp
 from ..ops.monoids import MONOIDS, StateMonoid
 from .contracts import lowering_pass
-from .kernel_ir import Access, Kernel, Loop, Nest, Op, Statement, walk
+from .kernel_ir import Access, Allocate, Kernel, Loop, Nest, Op, Statement, walk
 from .state import BuildState
 
 
@@ -48,12 +48,15 @@ def _takes_runs(s: Op) -> bool:
 
 
 def _give_run(s: Op, loops: list[Loop]) -> None:
-    """Number `s` within the outermost loop in which only `s` folds into its state."""
+    """Number `s` within the outermost loop in which only `s` folds into its state, and in whose iterations the state goes on."""
     number: Sym = ZERO
     count = 1
+    state = s.outputs[0].buffer
     for loop in loops:
-        folds = [inner for inner in walk(loop.body) if isinstance(inner, Op) and any(o.buffer is s.outputs[0].buffer for o in inner.outputs)]
-        if folds != [s]:
+        inside = list(walk(loop.body))
+        folds = [inner for inner in inside if isinstance(inner, Op) and any(o.buffer is state for o in inner.outputs)]
+        begins_again = any(isinstance(inner, Allocate) and inner.buffer is state for inner in inside)
+        if folds != [s] or begins_again:
             number, count = ZERO, 1
         elif loop.index not in variables(s.outputs[0].index):
             number, count = add(mul(number, loop.extent), loop.index), count * loop.extent.value  # type: ignore[assignment]  # of an unrolled loop: a count
