@@ -75,6 +75,19 @@ def test_the_second_part_can_be_cut_again():
     assert (loops(first), loops(second), loops(s)) == ("i[8] i[2] i[8] r[4]", "i[8] i[2] r[8]", "i[8] r[2]")
 
 
+def test_the_first_part_can_be_cut_again():
+    """What it leaves to the second part are ordinary axes of its own second part; the root goes to the new first part."""
+    fusion, _, t, s, _ = add_sum(8, 64)
+    split(split(s, 1, 4), 1, 8)
+    part = rfactor(s, [2, 3])
+    first = rfactor(part, [3])
+    assert (loops(first), loops(part), loops(s)) == ("i[8] i[2] i[8] r[4]", "i[8] i[2] r[8]", "i[8] r[2]")
+    assert kinds(first.get_root_domain()) == "i[8] r[64]"
+    assert not part.has_root() and kinds(part.get_logical_domain()) == "i[8] i[2] r[8]"
+    assert [x.definition().inputs for x in (first, part, s)] == [[t], [first], [part]]
+    check_schedule(fusion)
+
+
 def test_an_output_keeps_its_order_in_memory():
     fusion = Fusion()
     s = fold("sum", tensor(fusion, 2, 3, 8), 2)
@@ -108,7 +121,7 @@ def test_rfactor_is_for_reductions_that_are_not_inlined():
         rfactor(t, [0])
     split(s, 1, 4)
     part = rfactor(s, [2])
-    with pytest.raises(BadRfactor, match="it is itself the first part of an rfactor"):
+    with pytest.raises(BadRfactor, match="no reduction axis is left for the second part"):
         rfactor(part, [2])
     inline_at(part, 1, selected_tensors=[part])
     with pytest.raises(WeftError, match="is inlined into it"):

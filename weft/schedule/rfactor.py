@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis.axes import axis_transforms
+from ..analysis.axes import axis_transforms, transforms_between
 from ..errors import Unsupported, UserError
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
@@ -51,8 +51,6 @@ def _checked(tensor: TensorView, axes: Sequence[int]) -> set[IterDomain]:
     if not isinstance(definition, ReductionOp):
         raise BadRfactor(axes=list(axes), tensor=tensor, reason="it is not made by a reduction", remedy="rfactor the output of a reduction")
     require_not_inlined(tensor, "rfactor")
-    if tensor.has_root():
-        raise BadRfactor(axes=list(axes), tensor=tensor, reason="it is itself the first part of an rfactor", remedy="rfactor the second part again")
     if not named:
         raise BadRfactor(axes=list(axes), tensor=tensor, reason="no axis is named", remedy="name at least one reduction axis")
     for axis in loop:
@@ -66,11 +64,13 @@ def _checked(tensor: TensorView, axes: Sequence[int]) -> set[IterDomain]:
 def _partial(fusion: Fusion, tensor: TensorView, named: set[IterDomain]) -> tuple[TensorView, dict[IterDomain, IterDomain]]:
     """Return the first part, and its axis for each axis of `tensor`."""
     domain = tensor.domain()
-    images = {axis: fusion.copy_axis(axis) for axis in domain.logical}
+    images = {axis: fusion.copy_axis(axis) for axis in domain.maybe_root}
     for old, new in images.items():
         copy_binding(old, new)
-    transforms = axis_transforms(tensor, domain.loop)
+    transforms = axis_transforms(tensor, (*domain.logical, *domain.loop))
     copy_transforms(fusion, transforms, images)
+    for old, new in images.items():  # the parts of a reduction axis that an earlier rfactor left to others are iteration axes
+        new.iter_type, new.is_rfactor = old.iter_type, old.is_rfactor
     for axis in domain.loop:
         if axis.is_reduction() and axis not in named:
             images[axis].iter_type, images[axis].is_rfactor = IterType.iteration, True
@@ -79,8 +79,8 @@ def _partial(fusion: Fusion, tensor: TensorView, named: set[IterDomain]) -> tupl
             if source.is_reduction():  # type: ignore[attr-defined]
                 reduced = any(images[a].is_reduction() for a in transform.outputs)  # type: ignore[index]
                 images[source].iter_type = IterType.reduction if reduced else IterType.iteration  # type: ignore[index]
-    logical = [images[a] for a in _leaves_in_place(domain, transforms)]
-    partial = fusion.new_tensor(logical, tensor.dtype(), root=[images[a] for a in domain.logical])
+    logical = [images[a] for a in _leaves_in_place(domain, transforms_between(tensor, domain.logical, domain.loop))]
+    partial = fusion.new_tensor(logical, tensor.dtype(), root=[images[a] for a in domain.maybe_root])
     for axis in logical:
         axis.is_rfactor |= axis.is_reduction() and axis.definition() is not None
     partial.domain().loop = [images[a] for a in domain.loop]
@@ -99,7 +99,10 @@ def _leaves_in_place(domain: TensorDomain, transforms: list[Expr]) -> list[IterD
 
 
 def _reduce_rest(fusion: Fusion, tensor: TensorView, partial: TensorView, original: dict[IterDomain, IterDomain], named: set[IterDomain]) -> None:
-    """Give `tensor` the axes of the second part: its own iteration axes, and new reduction axes for those that the first part did not reduce."""
+    """Give `tensor` the axes of the second part: its own iteration axes, and new reduction axes for those that the first part did not reduce.
+
+    Iteration axes are new, too, if the tensor was itself a first part: what they are parts of belongs to the new one.
+    """
     domain = tensor.domain()
     new: dict[IterDomain, IterDomain] = {}
     logical = []
@@ -107,11 +110,13 @@ def _reduce_rest(fusion: Fusion, tensor: TensorView, partial: TensorView, origin
         old = original[axis]
         if axis.is_reduction():
             continue
-        if old.is_reduction():
+        if old.is_reduction() or tensor.has_root():
             new[old] = fusion.copy_axis(old)
             copy_binding(old, new[old])
         logical.append(new.get(old, old))
-    kept = [(a, c) for a, c in zip(domain.maybe_allocation, domain.contiguity) if not a.is_reduction()]
+    kept_axes = [a for a in new if not a.is_reduction()]
+    copy_transforms(fusion, transforms_between(tensor, kept_axes, [a for a in domain.loop if not a.is_reduction()]), new)
+    kept = [(new.get(a, a), c) for a, c in zip(domain.maybe_allocation, domain.contiguity) if not a.is_reduction()]
     if domain.allocation is None:
         contiguity: list[bool | None] = [None if a.is_broadcast() or a.is_reduction() else True for a in logical]
         made = TensorDomain(None, logical, contiguity)
