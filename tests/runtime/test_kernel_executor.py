@@ -99,6 +99,17 @@ def test_too_many_threads_are_refused_with_the_axis_and_the_limit() -> None:
     assert_same(executor.run([X]), [X.relu()])
 
 
+def test_the_limit_of_threads_along_z_is_told() -> None:
+    def build(fd: FusionDefinition) -> None:
+        y = fd.ops.relu(tensor(fd, 1))
+        fd.add_output(y)
+        y.axis(0).parallelize(ParallelType.block_z)
+
+    executor = compiled(define(build))
+    with pytest.raises(TooManyThreads, match=r"100 threads per block \(threadIdx\.z: .* = 100\); H100 allows 1024, and 64 along threadIdx\.z"):
+        executor.run([torch.randn(100)])
+
+
 def test_too_much_shared_memory_is_refused() -> None:
     def build(fd: FusionDefinition) -> None:
         x = tensor(fd, 2)
@@ -169,6 +180,36 @@ def test_an_input_that_is_loaded_again_behind_the_store_into_it_is_not_updated_i
     before = x.clone()
     assert_same(compiled(define(build)).run([x]), [before * 2])
     assert_same([x], [before + 1])
+
+
+def test_outputs_may_be_inputs_and_may_come_twice() -> None:
+    """Neither is a result of the kernel: the results behind them still have their own memory, and are updated in place only where that is right."""
+
+    def build(fd: FusionDefinition) -> None:
+        z, x = tensor(fd, 1), tensor(fd, 1)
+        opposite, updated, doubled = fd.ops.neg(z), fd.ops.add(x, 1.0), fd.ops.mul(x, 2.0)
+        for value in (z, opposite, opposite, z):
+            fd.add_output(value)
+        fd.add_output(updated, x)
+        fd.add_output(doubled)
+        for t in (opposite, updated, doubled):
+            t.split(0, 32)
+            t.axis(0).parallelize(ParallelType.grid_x)
+            t.axis(1).parallelize(ParallelType.block_x)
+
+    x, z = torch.randn(100), torch.randn(100)
+    before = x.clone()
+    outputs = compiled(define(build)).run([z, x])
+    assert_same(outputs, [z, -z, -z, z, before * 2])
+    assert outputs[0] is z and outputs[3] is z
+    assert_same([x], [before + 1])
+
+
+def test_a_schedule_may_have_no_result_but_an_input() -> None:
+    def build(fd: FusionDefinition) -> None:
+        fd.add_output(tensor(fd, 2))
+
+    assert compiled(define(build)).run([X])[0] is X
 
 
 def test_launch_constraints_fix_the_block() -> None:

@@ -192,6 +192,10 @@ class Fusion(Owner):
         self.hidden_outputs = {new if v is old else v for v in self.hidden_outputs}
         self.reuses = {new if v is old else v for v in self.reuses}
 
+    def set_outputs(self, values: Iterable[Val]) -> None:
+        """Let these be the outputs, in this order; their aliases stay."""
+        self._outputs = list(values)
+
     def inputs(self) -> list[Val]:
         return list(self._inputs)
 

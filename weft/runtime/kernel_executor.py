@@ -85,7 +85,9 @@ class _ScheduledCaller(Caller):
     def program(self, index_type: DataType, *, overlaps: bool = False) -> KernelProgram:
         """Lower the fusion. Errors: those of a schedule that cannot be lowered."""
         result = self.fixed.schedule_result(self.shared.fusion.scheduled)
-        program = compiler.program_of_scheduled(self.shared.fusion, index_type, name="weft_user", result=result, overlaps=overlaps)
+        fusion, outputs = self.shared.clone()
+        fusion.set_outputs(outputs)
+        program = compiler.program_of_scheduled(fusion, index_type, name="weft_user", result=result, overlaps=overlaps)
         self.has_async_warps = Need.async_warps in program.needs
         return replace(named(program), max_registers=self.fixed.max_registers)
 

@@ -92,7 +92,8 @@ def check_limits(program: KernelProgram, env: dict[Sym, Number], plan: dict[str,
         raise ChipTooOld(kernel=program.name, chip=arch.name, major=major, minor=minor)
     if threads > arch.max_threads_per_block or block[2] > chips.MAX_BLOCK_Z:
         axes = ", ".join(f"threadIdx.{letter}: {sym}{'' if sym.is_const else f' = {n}'}" for letter, sym, n in zip("xyz", program.block, block) if n != 1)
-        raise TooManyThreads(kernel=program.name, threads=threads, axes=axes, chip=arch.name, limit=arch.max_threads_per_block)
+        text = f"{arch.max_threads_per_block}, and {chips.MAX_BLOCK_Z} along threadIdx.z"
+        raise TooManyThreads(kernel=program.name, threads=threads, axes=axes, chip=arch.name, limit=text)
     if shared > arch.shared_per_block_optin_bytes:
         text = str(program.shared_bytes) if not program.shared_bytes.is_const else "constant"
         raise TooMuchShared(kernel=program.name, bytes=shared, text=text, chip=arch.name, limit=arch.shared_per_block_optin_bytes)

@@ -43,7 +43,7 @@ class OddOutput(UserError):
 
 class NotAKernel(Unsupported):
     code = "W783"
-    what = "KernelExecutor does not support the Fusion provided. {name}: {detail}"
+    what = "KernelExecutor does not support the Fusion provided. {name}{detail}"
 
     def __init__(self, name: str, detail: str, remedy: str) -> None:
         super().__init__(name=name, detail=detail, remedy=remedy)

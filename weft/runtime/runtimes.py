@@ -123,14 +123,14 @@ class Variant:
     """
 
     def __init__(self, shared: "SharedDefinition", zero: frozenset[Sym], viewed: frozenset[int], questions: Questions) -> None:
-        fusion, copies = shared.fusion.clone()
-        outputs: list[TensorView] = [copies[t] for t in shared.outputs.computed]  # type: ignore[misc]
+        fusion, outputs = shared.clone()
 
         def is_zero(sym: Sym) -> bool:
             return sym in zero or (sym.is_const and sym.value == 0)
 
         if shared.is_scheduled:  # the schedule's loops over an empty axis run 0 times, so its tensors are not replaced
             is_empty = all(any(is_zero(a.logical_extent) for a in no_reductions(t.get_logical_domain())) for t in outputs)
+            fusion.set_outputs(outputs)
             steps = () if is_empty else (KernelStep(fusion, tuple(fusion.inputs()), tuple(outputs)),)
             self.images: list[TensorView | None] = [None if is_empty else t for t in outputs]
             self.equalities = canonicalize_extents(fusion.clone()[0])
@@ -181,6 +181,11 @@ class SharedDefinition:
         asks = not is_scheduled and is_rewritten and not all(sym.is_const for sym in self.extents)
         self.has_scatters = not is_scheduled and has_scatters(self.fusion)
         self.base = None if asks or self.has_scatters else self._made(frozenset(), frozenset(), Questions())
+
+    def clone(self) -> tuple[Fusion, list[TensorView]]:
+        """Return a copy of the fusion, and what of its outputs kernels compute: no inputs, each result once."""
+        fusion, copies = self.fusion.clone()
+        return fusion, [copies[t] for t in self.outputs.computed]  # type: ignore[misc]
 
     @property
     def equalities(self) -> list[SizeEquality]:

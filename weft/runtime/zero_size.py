@@ -73,7 +73,7 @@ def without_empty_tensors(fusion: Fusion, outputs: list[TensorView], is_zero: Is
         if old in fusion.aliases:
             fusion.aliases[new] = fusion.aliases.pop(old)
             fusion.reuses |= {new} if old in fusion.reuses else set()
-    fusion._outputs = list(dict.fromkeys(v for v in left if v is not None))
+    fusion.set_outputs(dict.fromkeys(v for v in left if v is not None))
     for expr in fusion.tensor_exprs():
         if isinstance(expr, SqueezeOp):
             _squeeze_nothing(fusion, expr, is_zero)
