@@ -31,6 +31,7 @@ from .picked_sums import look_up_what_sums_pick
 from .questions import Questions
 from .scatters import scatter_in_kernels
 from .selections import select_by_position
+from .shared_positions import separate_positions
 from .squeezes import fold_squeezes
 
 
@@ -47,7 +48,8 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     Before: axes may be open; slices, pads, cats, reshapes as the user wrote them. After: inputs, outputs and names of tensors are the same; every axis
     is decided; a tensor with factored axes has `TensorDomain.user`; reshapes remain only if their sizes do not factor; no CatOp remains; lookups read tensors
     in memory, where that is profitable; topks of a few values are reductions, sums that pick one element are lookups; scatters are writes into a copy;
-    sums that differ only in factors of their results are one sum, as are sums whose results are added; a reduction of a reduction is one.
+    sums that differ only in factors of their results are one sum, as are sums whose results are added; a reduction of a reduction is one; positions are counted
+    once for each axis that they are used along.
     Errors: those of `concretize`.
     """
     questions = questions or Questions()
@@ -78,6 +80,7 @@ def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
     share_factored_sums(fusion)
     join_sums(fusion)
     move_lookups_up(fusion)
+    separate_positions(fusion)
 
 
 class _Factoring:
