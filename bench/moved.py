@@ -105,6 +105,14 @@ def enlarged(x: torch.Tensor) -> torch.Tensor:
     return F.silu(F.interpolate(x, scale_factor=2))
 
 
+def enlarged_linearly(x: torch.Tensor) -> torch.Tensor:
+    return F.interpolate(x, scale_factor=2, mode="bilinear")
+
+
+def enlarged_between_corners(x: torch.Tensor) -> torch.Tensor:
+    return F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
+
+
 def halved(x: torch.Tensor) -> torch.Tensor:
     return x.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).mean((3, 5))
 
@@ -144,7 +152,9 @@ FUNCTIONS: dict[Function, Shapes] = {
     query_norm: ((2, 4096, 32, 128), (128,), (4096, 1, 128), (4096, 1, 128)),
     interleaved_query_norm: ((2, 4096, 32, 128), (128,), (4096, 1, 128), (4096, 1, 128)),
     heads_norm: ((2, 4096, 32, 128), (32, 128), (4096, 128), (4096, 128)),
-    loss_of_pixels: ((16, 150, 128, 128),), enlarged: ((16, 320, 32, 32),), halved: ((16, 320, 64, 64),), shifted_tokens: ((8, 2048, 2048), (2048,)),
+    loss_of_pixels: ((16, 150, 128, 128),), enlarged: ((16, 320, 32, 32),),
+    enlarged_linearly: ((16, 128, 64, 64),), enlarged_between_corners: ((16, 128, 64, 64),),
+    halved: ((16, 320, 64, 64),), shifted_tokens: ((8, 2048, 2048), (2048,)),
     running_shares: ((8192, 4096),), shared_heads: ((4, 8, 2048, 128),),
     norm_of_samples: ((4, 64, 256, 256),), gated: ((8192, 8192),), total_softmax: ((2048, 4096),),
     pooled_batch_norm: ((64, 144, 56, 56), (144,), (144,)), batch_norm_gelu_channels_last: ((64, 56, 56, 144), (144,), (144,)),

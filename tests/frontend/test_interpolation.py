@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from fusion_check import poisoned_outputs
 
 import weft
 from weft.frontend.backend import GRAPHS, backend
@@ -22,6 +23,17 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "a volume": ((1, 2, 3, 2, 5), {"size": (6, 4, 5)}),
     "one pixel": ((3, 1, 1, 1), {"scale_factor": 8}),
     "no image": ((0, 3, 4, 4), {"scale_factor": 2}),
+    "linear": ((2, 3, 11), {"scale_factor": 3, "mode": "linear"}),
+    "bilinear": ((2, 3, 5, 7), {"scale_factor": 2, "mode": "bilinear"}),
+    "bilinear, a square": ((2, 3, 6, 6), {"scale_factor": 2, "mode": "bilinear"}),
+    "bilinear, by each axis": ((2, 3, 5, 7), {"size": (15, 28), "mode": "bilinear", "align_corners": False}),
+    "bilinear, one axis": ((2, 3, 5, 7), {"scale_factor": (1, 5), "mode": "bilinear"}),
+    "bilinear, one pixel": ((2, 3, 1, 1), {"scale_factor": 4, "mode": "bilinear"}),
+    "trilinear": ((1, 2, 3, 3, 3), {"scale_factor": 2, "mode": "trilinear"}),
+    "linear, aligned": ((2, 3, 11), {"scale_factor": 2, "mode": "linear", "align_corners": True}),
+    "bilinear, aligned": ((2, 3, 5, 7), {"size": (10, 21), "mode": "bilinear", "align_corners": True}),
+    "bilinear, a square, aligned": ((2, 3, 6, 6), {"scale_factor": 2, "mode": "bilinear", "align_corners": True}),
+    "bilinear, one row, aligned": ((2, 3, 1, 7), {"scale_factor": 3, "mode": "bilinear", "align_corners": True}),
 }
 
 
@@ -37,12 +49,14 @@ def test_values_strides_and_gradients(name: str, channels_last: bool) -> None:
     x = torch.randn(shape)
     x = x.to(memory_format=formats[x.dim()]) if channels_last and x.dim() in formats else x
     ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
-    out, want = compiled(lambda t: F.silu(F.interpolate(t * 2, **given)), strict=True)(ours), F.silu(F.interpolate(theirs * 2, **given))
+    with poisoned_outputs():
+        out, want = compiled(lambda t: F.silu(F.interpolate(t * 2, **given)), strict=True)(ours), F.silu(F.interpolate(theirs * 2, **given))
     assert out.shape == want.shape
     assert 0 in shape or all(a == b for n, a, b in zip(want.shape, out.stride(), want.stride()) if n > 1)
     torch.testing.assert_close(out, want)
     slope = torch.randn_like(want)
-    out.backward(slope)
+    with poisoned_outputs():
+        out.backward(slope)
     want.backward(slope)
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-5)
     assert all(graph.covered_nodes == graph.compute_nodes for graph in GRAPHS)
@@ -52,6 +66,35 @@ def test_every_pixel_up_to_the_largest_factor() -> None:
     for factor in range(1, 9):
         x = torch.arange(1.0, 2000.0).view(1, 1, -1)
         assert torch.equal(compiled(lambda t, f=factor: F.interpolate(t * 1.0, scale_factor=f))(x), F.interpolate(x, scale_factor=factor))
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 2.0**-8), (torch.float16, 2.0**-11), (torch.float64, 1e-12)], ids=str)
+@pytest.mark.parametrize("given", [{"mode": "bilinear"}, {"mode": "bilinear", "align_corners": True}], ids=str)
+def test_gradients_of_other_types(given: dict[str, Any], dtype: torch.dtype, tolerance: float) -> None:
+    """They are rounded once."""
+    x, slope = torch.randn(2, 3, 9, 10).to(dtype), torch.randn(2, 3, 36, 40).to(dtype)
+    ours, theirs = x.clone().requires_grad_(), x.double().requires_grad_()
+    compiled(lambda t: F.interpolate(t, scale_factor=4, **given), strict=True)(ours).backward(slope)
+    F.interpolate(theirs, scale_factor=4, **given).backward(slope.double())
+    assert (ours.grad.double() - theirs.grad).abs().max() <= tolerance * theirs.grad.abs().max()
+
+
+@pytest.mark.parametrize("is_aligned", [False, True])
+def test_the_gradient_of_a_square_is_one_kernel(is_aligned: bool) -> None:
+    """Both axes of a square have the same positions, which torch counts once."""
+    x = torch.randn(2, 3, 8, 8, requires_grad=True)
+    compiled(lambda t: F.interpolate(t, scale_factor=2, mode="bilinear", align_corners=is_aligned))(x).sum().backward()
+    assert [len(list(call.kernels())) for graph in GRAPHS for call in graph.calls] == [1, 1]
+    assert all(graph.covered_nodes == graph.compute_nodes for graph in GRAPHS)
+
+
+def test_open_sizes_of_a_linear_image() -> None:
+    function = torch.compile(lambda t: F.interpolate(t * 2, scale_factor=2, mode="bilinear"), backend=backend, options={"emulate": True}, dynamic=True)
+    for size in (5, 8, 11):
+        ours, theirs = (torch.randn(2, 3, size, size + 1, generator=torch.Generator().manual_seed(size)).requires_grad_() for _ in range(2))
+        slope = torch.randn(2, 3, 2 * size, 2 * size + 2)
+        (got,), (want,) = (torch.autograd.grad(f(t), t, slope) for f, t in ((function, ours), (lambda t: F.interpolate(t * 2, scale_factor=2, mode="bilinear"), theirs)))
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
 def test_open_sizes_are_one_graph() -> None:

@@ -29,7 +29,8 @@ from .compiling import compile_graph, is_on_cpu, run_plan
 from .cuda_graphs import CudaGraphs
 from .direct_call import collected
 from .equal_nodes import merge_equal
-from .interpolation import repeat_pixels
+from .interpolation import enlarge_images
+from .linear_images import DECOMPOSITIONS as OF_IMAGES
 from .origins import name_lines
 from .record import GRAPHS, CompiledGraph
 from .regions import is_cheap
@@ -53,7 +54,7 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options:
         raise BadOption(kind="mode", name=mode, known="default, reduce-overhead")
     chosen = chosen_options({} if options is None else options)
     name_lines(gm)
-    repeat_pixels(gm)
+    enlarge_images(gm)
     is_recorded = chosen.graphs or mode == "reduce-overhead"
     compiler = functools.partial(_compiler, options=chosen, graphs=CudaGraphs() if is_recorded else None)
     compiled = aot_autograd(
@@ -198,7 +199,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
         for target in (packet.default, packet.Tensor_Tensor, packet.Tensor_Scalar, packet.Scalar_Tensor):
             if target in table:
                 table[target] = _of_floats(table[target])
-    return table | losses.DECOMPOSITIONS | groups.DECOMPOSITIONS | foreach.decompositions()
+    return table | losses.DECOMPOSITIONS | groups.DECOMPOSITIONS | OF_IMAGES | foreach.decompositions()
 
 
 def _of_floats(decomposition: Callable[..., Any]) -> Callable[..., Any]:

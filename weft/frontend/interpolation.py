@@ -1,7 +1,8 @@
-"""Images enlarged by whole numbers, nearest neighbour: each pixel is repeated, which kernels do by views, and whose gradient is a sum over windows.
+"""Images enlarged by whole numbers. Nearest neighbour: each pixel is repeated, which kernels do by views, and whose gradient is a sum over windows. Linear
+interpolation: one operator, whose gradient is a sum over windows, too (`linear_images.py`).
 
-torch's decomposition computes an index of pixels instead, and its gradient adds into rows that an index names, which sorts the index first.
-Read first: `repeat_pixels`.
+torch's decomposition computes indices of pixels instead, and its gradient adds into rows that an index names, which sorts the index first.
+Read first: `enlarge_images`.
 """
 
 from __future__ import annotations
@@ -13,18 +14,20 @@ import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
+from .linear_images import MODES
+
 MOST_TIMES = 8
 """Up to this factor, torch's own position in float32 is that of the repeated pixel in images of any size that fits memory."""
 
 _SIGNATURE = inspect.signature(F.interpolate)
 
 
-def repeat_pixels(gm: GraphModule) -> None:
+def enlarge_images(gm: GraphModule) -> None:
     """Replace `interpolate` by whole factors in a Dynamo graph, in place; memory formats stay."""
     calls = [(node, _named(node)) for node in gm.graph.nodes if node.target is F.interpolate]
     found = [(node, named["input"], factors) for node, named in calls if (factors := _factors(node, named)) is not None]
     for node, image, factors in found:
-        _replace(gm, node, image, factors)
+        (_interpolate if _named(node)["mode"] in MODES.values() else _repeat)(gm, node, image, factors)
     if found:
         gm.recompile()
 
@@ -37,9 +40,14 @@ def _named(node: Node) -> dict[str, Any]:
 
 
 def _factors(node: Node, named: dict[str, Any]) -> list[int] | None:
-    """Return how often each spatial axis is repeated; None for another way to interpolate, and for other factors."""
+    """Return how many times as many pixels each spatial axis gets; None for another way to interpolate, and for other factors."""
     x, out = (n.meta.get("example_value") if isinstance(n, Node) else None for n in (named["input"], node))
-    is_plain = named["mode"] in ("nearest", "nearest-exact") and not named["recompute_scale_factor"] and not named["antialias"]
+    is_plain = not named["recompute_scale_factor"] and not named["antialias"]
+    if named["mode"] in MODES.values():  # without a gradient, torch's decomposition will do
+        has_gradient = isinstance(out, torch.Tensor) and out.requires_grad
+        is_plain = is_plain and has_gradient and not (named["align_corners"] and any(not isinstance(n, int) for n in out.shape))  # type: ignore[union-attr]
+    elif named["mode"] not in ("nearest", "nearest-exact"):
+        return None
     if not is_plain or not isinstance(x, torch.Tensor) or not isinstance(out, torch.Tensor) or not 3 <= x.dim() <= 5 or _format_of(x) is None:
         return None
     scale, axes = named["scale_factor"], range(2, x.dim())
@@ -64,7 +72,17 @@ def _format_of(x: torch.Tensor) -> torch.memory_format | None:
     return last if last is not None and x.is_contiguous(memory_format=last) else None
 
 
-def _replace(gm: GraphModule, node: Node, image: Node, factors: list[int]) -> None:
+def _interpolate(gm: GraphModule, node: Node, image: Node, factors: list[int]) -> None:
+    if all(factor == 1 for factor in factors):
+        return
+    with gm.graph.inserting_before(node):
+        value = gm.graph.call_function(torch.ops.weft.enlarge_linear.default, (image, factors, bool(_named(node)["align_corners"])))
+    value.meta = dict(node.meta)
+    node.replace_all_uses_with(value)
+    gm.graph.erase_node(node)
+
+
+def _repeat(gm: GraphModule, node: Node, image: Node, factors: list[int]) -> None:
     value, x = image, image.meta["example_value"]
     is_last = _format_of(x) is not torch.contiguous_format
     rank = x.dim()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from ...ir.values import TensorView
+from ...ir.values import PointwiseOp, TensorView
 from .rules import Declined, Operand, Translation, meta_of, rule
 from .shapes import cut
 
@@ -78,9 +78,19 @@ def index(t: Translation, x: Operand, indices: list[Operand]) -> Operand:
         place = t.ops.add(t.ops.mul(place, x.size(number)), _from_front(t, other, x.size(number)))
         extent = t.ops.mul(extent, x.size(number))
     if len(given) > 1:
-        before, after = ([x.size(d) for d in places] for places in (range(first), range(first + len(given), t.rank(x))))
-        x = t.ops.reshape(x, new_shape=[*before, extent, *after])
+        x = _merged(t, x, first, len(given), extent)
     return _selected(t, x, place, first)
+
+
+def _merged(t: Translation, x: TensorView, first: int, count: int, extent: Operand) -> Operand:
+    """Return x with `count` axes as one. A cast to a wider type is done behind that, at the positions that are looked up: it need not be in memory."""
+    made = x.definition()
+    if isinstance(made, PointwiseOp) and made.op_name == "cast" and made.tensor_inputs[0].dtype().bits <= x.dtype().bits:
+        return t.ops.cast(_merged(t, made.tensor_inputs[0], first, count, extent), dtype=x.dtype())
+    if (x, first, count) not in t.merged:
+        before, after = ([x.size(d) for d in places] for places in (range(first), range(first + count, t.rank(x))))
+        t.merged[x, first, count] = t.ops.reshape(x, new_shape=[*before, extent, *after])
+    return t.merged[x, first, count]
 
 
 def _from_front(t: Translation, place: Operand, extent: Operand) -> Operand:

@@ -72,12 +72,13 @@ NARROW_DTYPES = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
 class Translation:
     """One region on its way into a definition. node: the node whose rule runs. fd: the definition. sizes: a size of torch (an expression of symbols) -> its
     scalar: the size of an input's axis, or a number among the inputs. is_reordered: the axes of an input, or of a permuted view, are in another order in
-    memory."""
+    memory. merged: (a tensor, the first of some axes, how many) -> the tensor with these axes as one."""
 
     def __init__(self, fd: FusionDefinition) -> None:
         self.fd, self.ops = fd, fd.ops
         self.sizes: dict[Any, Any] = {}
         self.is_reordered = False
+        self.merged: dict[tuple[TensorView, int, int], Operand] = {}
         self.node: torch.fx.Node = None  # type: ignore[assignment]
 
     @property

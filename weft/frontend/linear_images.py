@@ -1,0 +1,110 @@
+"""Images enlarged by whole numbers with (bi-, tri-)linear interpolation: one operator, whose gradient gathers what each pixel went into.
+
+The forward is torch's decomposition, which one kernel computes. The gradient of that adds to pixels that four indices name: four tensors of the result's size
+in float32, each of which torch sorts by its index. Here each pixel takes the sum over a window of the gradient, with the weights that it had in the forward.
+Read first: `enlarge_backward`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
+"""The modes by the rank of an image."""
+
+
+@torch.library.custom_op("weft::enlarge_linear", mutates_args=())
+def enlarge_linear(x: Tensor, factors: Sequence[int], is_aligned: bool) -> Tensor:
+    """Return an image whose spatial axes have `factors` times as many pixels. is_aligned: the centers of the pixels in corners stay corners."""
+    return enlarge(x, factors, is_aligned)
+
+
+@torch.library.custom_op("weft::enlarge_linear_backward", mutates_args=())
+def enlarge_linear_backward(grad: Tensor, factors: Sequence[int], sizes: Sequence[int], is_aligned: bool) -> Tensor:
+    """Return the gradient of the image. sizes: of its spatial axes."""
+    return enlarge_backward(grad, factors, sizes, is_aligned)
+
+
+def enlarge(x: Tensor, factors: Sequence[int], is_aligned: bool) -> Tensor:
+    return F.interpolate(x, scale_factor=[float(f) for f in factors], mode=MODES[x.dim()], align_corners=is_aligned)
+
+
+def enlarge_backward(grad: Tensor, factors: Sequence[int], sizes: Sequence[int], is_aligned: bool) -> Tensor:
+    """Return the gradient of the image, in the memory format of `grad`: each pixel takes the results that it is part of, times its weights."""
+    rank = grad.dim()
+    is_last = rank > 3 and not grad.is_contiguous() and grad.is_contiguous(memory_format=torch.channels_last if rank == 4 else torch.channels_last_3d)
+    first = 1 if is_last else 2
+    values = grad.permute(0, *range(2, rank), 1) if is_last else grad
+    wide = torch.promote_types(grad.dtype, torch.float32)
+    lines = [(_aligned_line if is_aligned else _line)(n, f, wide, grad.device) for n, f in zip(sizes, factors)]
+    inner = [2 * (len(lines) - number) - 2 for number in range(len(lines))]  # axes of the lines behind each one
+    everything: list[Any] = [slice(None)] * first
+    values = values[tuple(everything + [_before(place, more) for (place, _), more in zip(lines, inner)])]
+    values = values.to(wide)
+    for (_, weight), more in zip(lines, inner):
+        values = values * _before(weight, more + is_last)
+    total = values.sum([first + 2 * number + 1 for number in range(len(lines))]).to(grad.dtype)
+    return total.permute(0, rank - 1, *range(1, rank - 1)) if is_last else total
+
+
+def _before(x: Tensor, count: int) -> Tensor:
+    """Return a tensor in front of `count` axes of one element."""
+    return x.reshape(*x.shape, *[1] * count) if count else x
+
+
+def _line(n: Any, factor: int, wide: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the results [n, k] that each of n pixels is part of, and its weights in them, 0 for those that do not exist.
+
+    With factor f, pixel i is part of the results at f * i - f // 2 + k for k from 0 to 2 * f - 1. Their distance to it, in pixels, is
+    |d| = |(k - f // 2 + 1 / 2) / f - 1 / 2|, and its weight is 1 - |d|, or 1 in front of the first pixel and behind the last one.
+    """
+    before = factor // 2
+    k = torch.arange(2 * factor - factor % 2, dtype=torch.int32, device=device)
+    pixel = torch.arange(n, dtype=torch.int32, device=device)[:, None]
+    place = pixel * factor + (k - before)
+    distance = (k.to(wide) - (before - 0.5)) / factor - 0.5
+    is_alone = (pixel == 0) & (distance < 0) | (pixel == n - 1) & (distance > 0)
+    weight = torch.where(is_alone, 1.0, 1 - distance.abs())
+    return place.clamp(0, n * factor - 1), torch.where((place < 0) | (place >= n * factor), 0.0, weight)
+
+
+def _aligned_line(n: int, factor: int, wide: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The same with aligned corners: the result at o lies at o * (n - 1) / (n * f - 1), which is less than a pixel away from i."""
+    last, steps = n * factor - 1, max(1, n - 1)
+    dtype = torch.int32 if n * last < 2**31 else torch.int64
+    k = torch.arange(-(-2 * last // steps) if n > 1 else factor, dtype=dtype, device=device)
+    pixel = torch.arange(n, dtype=dtype, device=device)[:, None]
+    place = (pixel - 1) * last // steps + 1 + k if n > 1 else pixel + k
+    weight = 1 - (place.to(wide) * ((n - 1) / last if last else 0.0) - pixel).abs()
+    return place.clamp(0, last), torch.where((place < 0) | (place > last), 0.0, weight.clamp_min(0.0))
+
+
+@enlarge_linear.register_fake
+def _(x: Tensor, factors: Sequence[int], is_aligned: bool) -> Tensor:
+    return enlarge(x, factors, is_aligned)
+
+
+@enlarge_linear_backward.register_fake
+def _(grad: Tensor, factors: Sequence[int], sizes: Sequence[int], is_aligned: bool) -> Tensor:
+    return enlarge_backward(grad, factors, sizes, is_aligned)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.given = list(inputs[1]), list(inputs[0].shape[2:]), inputs[2]
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    return torch.ops.weft.enlarge_linear_backward(grad, *ctx.given), None, None
+
+
+enlarge_linear.register_autograd(_backward, setup_context=_save)
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    torch.ops.weft.enlarge_linear.default: enlarge, torch.ops.weft.enlarge_linear_backward.default: enlarge_backward,
+}  # fmt: skip
+"""For AOTAutograd."""
