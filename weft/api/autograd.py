@@ -195,7 +195,7 @@ class Plan:
         self.plain = self.step(tuple(False if form is None else None for form in self.plain_forms()))  # errors of rules come with the forward
         self.recorded = write_function(self, self.plain)
         self.apply: Callable[..., Any] = super(torch.autograd.Function, self.recorded).apply  # type: ignore[misc]
-        """What `recorded.apply` comes to where nothing is transformed: 2 us less per call."""
+        """What `recorded.apply` comes to where nothing is transformed, without what torch asks before that."""
 
     def plain_forms(self) -> list[Form | None]:
         """Return the forms of contiguous gradients of the definition's own outputs."""

@@ -1,6 +1,6 @@
-"""Products of 16-bit matrices with odd sizes, as those of a vocabulary of 50,257 words: cuBLAS has only slow kernels for them (a sixth of the speed: GPT-2's
-three took 22 of 55 ms). Rows at multiples of 16 bytes are not enough, it asks for even sizes, too. Such products get a few rows or columns of zeros, an operand
-by the kernel that computes it where there is one, and what reads the result reads a part of it.
+"""Products of 16-bit matrices with odd sizes, as those of a vocabulary of 50,257 words: cuBLAS has only slow kernels for them
+(docs/torch_compile.md, GPT-2). Rows at multiples of 16 bytes are not enough, it asks for even sizes, too. Such products get a few rows or columns of zeros, an
+operand by the kernel that computes it where there is one, and what reads the result reads a part of it.
 
 Owns the rewriting. Read first: `align_products`.
 """

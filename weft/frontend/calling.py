@@ -1,7 +1,7 @@
 """Generates the code that runs a graph: one call per region; torch's ops unchanged, or in place where they would copy a fresh tensor.
 
-The host does little: a chain of views of a tensor that lies as it was traced is one call (0.5 us for 1.8 each), and products and other views are
-called without torch's table of overloads (0.7 us each and more). Read first: `code_of_graph`.
+The host does little: a chain of views of a tensor that lies as it was traced is one call, and products and other views are called without torch's table of
+overloads. What that saves: docs/executors.md. Read first: `code_of_graph`.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def _split(loop: Loop) -> list[Statement]:
 def _fills_an_array(loop: Loop) -> bool:
     """True if each lane has its own register: a loop that only folds would not be unrolled, and gain nothing.
 
-    Source: measured on an H200, causal softmax of bf16 rows of 2048 that computes again from its inputs: 0.82 of a copy as it is, 0.38 with such loops.
+    Measured: docs/constants.md.
     """
     places = [o for s in walk([loop]) if isinstance(s, Op) for o in s.outputs if o.buffer.memory is MemoryType.local]
     return any(loop.index in variables(o.index) for o in places)

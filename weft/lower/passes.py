@@ -331,8 +331,7 @@ def repack_kept(kernel: Kernel, state: BuildState) -> Kernel:
 
     Before: reductions are statements among others.   After: each such array has a Repack after the reduction. Here because: reductions are in their final
     places. Without it the compiler converts once and keeps the wide values: twice the registers, and spills.
-    Source: measured on an H200: softmax backward of bf16 rows of 4096 spilled 60 bytes at 64 registers. Without it, bytes that are loaded one by one take a
-    register each: a row of 262144 in floats of 8 and 4 bits, one of them at an odd address, spilled 628 bytes at 64 registers, and 164 with it.
+    Bytes that are loaded one by one would take a register each. Measured: docs/constants.md.
     """
     kernel.body = _repack_body(kernel.body, _loaded_singly(kernel.body))
     return kernel

@@ -4,8 +4,8 @@
                                                                   for i in [full, parts):  if (position(i) < n) op(i)
                                                                   if (row_end < n) op on this thread's element at the ends
 
-`weft.schedule.peel` says which of these a row has. Why parts: without vectors every element asks whether it exists. Softmax of 4093 bf16 columns: 65
-instructions per element with the questions, and as many branches as elements.
+`weft.schedule.peel` says which of these a row has. Why parts: without vectors every element asks whether it exists, by instructions and a branch of its own
+(docs/constants.md, persistent_params.py).
 Read first: `peel_rows`; `in_two` for other loops.
 """
 

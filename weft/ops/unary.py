@@ -89,7 +89,7 @@ _function(
     "tanh",
     lambda x: torch.tanh(x),
     math.tanh,
-    narrow_flops=15,  # two of them special: GELU of x plus a bias is 0.97 of a copy with the two vectors per thread that this asks for, 0.91 with one
+    narrow_flops=15,  # two of them special; with these, kernels get two vectors per thread (docs/constants.md)
     flops=15,
     is_exp=True,
     is_mufu=True,

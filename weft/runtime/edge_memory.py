@@ -1,6 +1,6 @@
 """Where small tensors between the kernels of one call lie: one piece of memory, in which they follow one another as they are needed.
 
-An allocation of its own costs a call about 1 us, and a further kernel is to cost less than 3 us in all. Large tensors have allocations of their own: beside
+An allocation of its own would be a large part of what a further kernel costs the host (docs/executors.md). Large tensors have allocations of their own: beside
 the time of moving them an allocation is nothing, and torch can give their memory to others as soon as they are dead. Read first: `EdgeMemory`.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 LARGEST_BYTES = 16 << 20
-"""Largest intermediate tensor in the common memory of a call. Estimate: writing and reading one takes 8 us at 4 TB/s, which hides the host's work."""
+"""Largest intermediate tensor in the common memory of a call. An estimate: writing and reading a larger one takes so long that it hides the host's work."""
 MOST_BYTES = 64 << 20
 """Largest common memory of one call, which it may hold longer than necessary."""
 ALIGNMENT_BYTES = 512

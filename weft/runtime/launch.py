@@ -4,14 +4,11 @@ Owns the argument buffers and the call into the driver. `LaunchRecord.launch` wr
 memory and calls cuLaunchKernelEx; it sets no attribute, synchronises nothing and allocates nothing on the device, so it can
 be captured into a CUDA graph (capturing copies the arguments).
 
-Why it looks like this, for 4 pointers against a driver that does nothing (Python 3.11 on an AMD EPYC, November 2026,
-`python tests/runtime/launch_cost.py`): 0.46 us a launch. ctypes spends its time on converting arguments, so all four of
-cuLaunchKernelEx are converted beforehand (0.16 us; with ints and argtypes 0.22; cuLaunchKernel with its eleven 0.48, with
-ints 0.89; cuda.bindings 0.23 and 0.29), and the pointers go in by one slice assignment (0.09 us; one by one 0.21), where the
-launch is written out by struct.pack_into, which needs no tuple (8 pointers with Python 3.12 on an H200's host: 0.36 us for 0.60).
-The interpreter lock is released during the call: a full launch queue blocks the caller, and another thread may be needed to
-empty it. A lock around the buffers would cost 0.13 us; the list of idle ones costs 0.05.
-The function of a warm call has the launch written out (`LaunchRecord.written`), which saves 0.15 us: a call and its sequences of arguments.
+Why it looks like this: ctypes spends its time on converting arguments, so all four of cuLaunchKernelEx are converted
+beforehand, and the pointers go in by one slice assignment, or, where the launch is written out, by struct.pack_into, which needs
+no tuple. The interpreter lock is released during the call: a full launch queue blocks the caller, and another thread may be
+needed to empty it. A list of idle buffers costs less than a lock around them. The function of a warm call has the launch written
+out (`LaunchRecord.written`), which saves a call and its sequences of arguments. Measured: docs/executors.md.
 Read first: `LaunchRecord`.
 """
 

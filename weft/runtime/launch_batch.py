@@ -1,7 +1,8 @@
 """The launches of one call that follow one another, as one object: addresses are written at once; with the setting `launch_graphs`, a CUDA graph starts all.
 
-Owns the memory that such launches share. A launch of its own costs Python about 0.6 us beside the driver: taking and giving back prepared memory,
-addresses, the stream. Here a further launch costs the driver's call alone, or what `weft.runtime.launch_graph` says. Read first: `LaunchBatch`.
+Owns the memory that such launches share. Beside the driver's call, a launch of its own costs Python more: taking and giving back
+prepared memory, addresses, the stream. Here a further launch costs the driver's call alone, or what `weft.runtime.launch_graph` says (docs/executors.md).
+Read first: `LaunchBatch`.
 """
 
 from __future__ import annotations

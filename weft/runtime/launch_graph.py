@@ -1,7 +1,7 @@
 """The launches of one call as a CUDA graph that is launched again and again, with new arguments where these have changed.
 
-One call into the driver starts all kernels: on an H200's host 2.4 us for up to 20 of them, where each launch by itself takes 3.6 us, and 1.2 us more for each
-kernel whose arguments differ from those of the last call. The driver's C interface is called with ctypes, as in `weft.runtime.launch`.
+One call into the driver starts all kernels, for less than one launch by itself costs, and somewhat more for each kernel whose arguments differ from those of
+the last call (docs/executors.md). The driver's C interface is called with ctypes, as in `weft.runtime.launch`.
 Read first: `LaunchGraph`, `capture`.
 """
 

@@ -2,7 +2,7 @@
 
 Owns one thread per process. It begins when `weft.FusionDefinition` is first used and a GPU driver is installed (setting `preload`), and takes 0.1 to 0.2 s, in
 which the runtime is imported and programs make their tensors. Whoever needs something earlier waits for that part only, or loads it himself. The modules are
-imported by the caller: another thread would compete with it for the interpreter, and the first call wait for the rest (0.1 s of 0.25 on an H200's host). The
+imported by the caller: another thread would compete with it for the interpreter, and the first call would wait for the rest. The
 driver is not initialised, so children that are forked can use CUDA. Read first: `start`.
 """
 

@@ -52,8 +52,7 @@ from .view_outputs import Chain, View, chains, chains_of_results, view_of, views
 Value = TypeVar("Value")
 
 MOST_OVERLAPPED_BYTES = 12 << 20
-"""Kernels that move more bytes are launched without overlap. Measured on an H200 (bench/dependent_launch.py): above this size chains in CUDA graphs get
-slower."""
+"""Kernels that move more bytes are launched without overlap: above this size chains in CUDA graphs get slower (docs/dependent_launch.md)."""
 
 LARGEST_INT32_INDEX = (2**31 - 1) // 2
 """A kernel with indices below this computes them in int32; the other half of the range is for intermediate results."""

@@ -4,10 +4,8 @@ Owns the text of two functions. `execute` finds what was prepared for values lik
 last call, then by one lookup of their signature. `run` allocates the outputs, launches, and returns. Both are straight lines
 without loops: at a few microseconds a call, every attribute and every tuple shows.
 
-Costs (Python 3.11, torch 2.13, one core of a 2.x GHz server; tests/runtime/warm_path_cost.py repeats the measurement):
-one tensor's shape, stride, dtype and device 0.24 us and hashing them 0.2 us more; torch._C's TensorGuards compare all of that, and the type and
-the dispatch keys, in 0.1 us for one tensor and 0.05 us for each further one. An output: torch.empty_strided 0.92 us with type and device, torch.empty_like
-0.68, inductor's empty_strided 0.39.
+torch._C's TensorGuards compare shapes, strides, types, devices and dispatch keys of tensors in less time than Python takes to read those of one, and inductor's
+empty_strided is the fastest of torch's ways to make an output. Measured: docs/executors.md; tests/runtime/warm_path_cost.py repeats it.
 Read first: `write_execute`, `write_run`.
 """
 
@@ -283,7 +281,7 @@ def write_run(parts: RunParts) -> Callable[..., Any]:
 
 def inlined(run: Callable[..., Any], results: Sequence[str], indent: str, taken: Iterable[str]) -> tuple[str, dict[str, Any]] | None:
     """Return (statements equal to [results] = run(...) with variables of the same names as arguments, the constants that they use); None if that is not
-    possible. taken: names with another meaning there. A call and its list cost 0.25 us.
+    possible. taken: names with another meaning there. This saves a call and its list.
     """
     parts: RunParts | None = getattr(run, "parts", None)
     names: dict[str, Any] = getattr(run, "names", {})
@@ -325,7 +323,7 @@ def _batch_lines(number: int, steps: Sequence[LaunchText], stream: str, constant
 
 
 def _launch_lines(number: int, launch: LaunchText, stream: str, constants: dict[str, Any]) -> list[str]:
-    """The statements of one launch: a call, or the inlined statements of a LaunchRecord, because the call alone costs 0.1 us."""
+    """The statements of one launch: a call, or the inlined statements of a LaunchRecord, which saves the call itself."""
     record = _record(launch, constants)
     if record is None or record.has_maps:
         scalars = f", {_tuple([f'({slot}, {text})' for slot, text in launch.scalars])}" if launch.scalars else ""

@@ -1,7 +1,7 @@
 """Scratch memory of kernels that must be zero at launch: kept zeroed, one piece per device and stream. Before it lies memory that kernels may leave as it is.
 
 Kernels of a stream run one after the other and leave the memory zero, so they can share it. Read first: `zeroed`.
-Costs (H200's host): asking the driver whether a graph is being captured, with the call around it, 2 to 4 us; `statements` ask only where one can be.
+Asking the driver whether a graph is being captured is expensive (docs/executors.md), so `statements` ask only where one can be.
 """
 
 from __future__ import annotations

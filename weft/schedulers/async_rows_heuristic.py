@@ -29,19 +29,16 @@ ASYNC_THREADS = MOST_ASYNC_WARPS * WARP_THREADS
 MOST_STAGES = 12
 TMA_BATCHES = (4, 8, MOST_BATCHES)
 WIDE_INPUT_ROWS = 2
-"""With bounds, rows that a thread keeps for each row input of 32 bits after the first (add + RMS norm of float32 with 32 elements of a
-thread spills with 96 registers and not with 112)."""
+"""With bounds, rows that a thread keeps for each row input of 32 bits after the first. Read off ptxas: docs/constants.md."""
 LEAST_ROWS, MOST_ROWS = 2, 3
 BYTES_IN_WORK = 96 * 1024
 """Rows of kind "tma" in flight per multiprocessor: the least and most, and the bytes of all of them."""
 USUAL_KEPT = 32
 """Elements per thread up to which the compiler keeps them unpacked. For elements above that a thread needs additional registers: with bounds an eighth of their
-registers (softmax of 48K bf16 in 16 batches), without bounds a quarter of their number (of 64: softmax 56 registers, RMS norm 64, layer norm 72)."""
+registers, without bounds a quarter of their number. Read off ptxas: docs/constants.md."""
 WIDE_USUAL_KEPT = 16
-"""For types of 32 bits without bounds: number of elements above which that quarter is needed; bounds of the last batch need one more register step. Layer norm
-of 20K float32 spills with 56 registers and not with 64, of 10000 with 64 and not with 72."""
-"""A limit is one step above what a row without bounds needs: with many more, the compiler loads the weights of all batches first, and spills in the end
-(layer norm of 24K float32: none with 64 or 72 registers, 32 bytes with 80)."""
+"""For types of 32 bits without bounds: number of elements above which that quarter is needed; bounds of the last batch need one more register step. Read off
+ptxas: docs/constants.md."""
 UNLIMITED_REGISTERS = 72
 """Registers that the compiler takes without a limit for a thread whose row has no bounds checks, with some to spare."""
 SMALL_SHARED_BYTES = 1024
@@ -157,8 +154,7 @@ def row_per_block(facts: PersistentFacts, arch: Arch, is_stored_in_bulk: bool) -
 def tile_per_block(facts: PersistentFacts, arch: Arch, row: AsyncRowsParams) -> AsyncRowsParams | None:
     """Return params with which a block takes the rows of a scale tile with neighbouring scales, so that these are stored together; None if that is not better.
 
-    Source: one H200, RMS norm + NVFP4 of 16384x4096 bf16, of a copy: 0.80 with a row per block, whose scales use a sector per four bytes; kernels written by
-    hand with four rows 0.83 in four batches of 64 threads, 0.87 in two of 128. Tensors with fewer threads per multiprocessor were not measured.
+    With a row per block, four bytes of scales use a whole sector. Tensors with fewer threads per multiprocessor were not measured. Measured: docs/constants.md.
     """
     vectors = facts.reduction_elems // row.vector_elems
     params = replace(row, batches=TILE_BATCHES, bdimx=vectors // TILE_BATCHES, stages=TILE_STAGES, tile_rows=TILE_STEPS)
@@ -174,7 +170,8 @@ def tile_per_block(facts: PersistentFacts, arch: Arch, row: AsyncRowsParams) -> 
 def _limit(facts: PersistentFacts, params: AsyncRowsParams, rows: int, arch: Arch) -> int:
     """The most registers per thread with which so many rows are in flight; the hardware's limit if a row without bounds needs none.
 
-    With a limit the compiler takes more than without one, up to the limit (layer norm of bf16: 62 registers without, 87 with 128).
+    With a limit the compiler takes more registers than without one, up to the limit. With many more than a row without bounds needs it loads the weights of all
+    batches first, and spills in the end, so the limit is one step above that. Read off ptxas: docs/constants.md.
     """
     registers = arch.registers_per_thread(rows * params.bdimx)
     if params.fill != "partial":
@@ -272,7 +269,7 @@ def specialized_rows(facts: PersistentFacts, arch: Arch, async_warps: int, is_st
 def _held_registers(facts: PersistentFacts, vector: int, batches: int) -> int:
     """Registers of a compute thread: its part of a row in the type of the computation, its part of the weights, which it reads once, and the rest.
 
-    Source: one H200, November 2026: RMS norm of 24K float32 (144 and the rest, of 160) is 0.93 of a copy; of 40K bf16 (168 and the rest) 0.61.
+    More than the limit allows makes the kernel spill, and slow. Measured: docs/constants.md.
     """
     bits = max(DataType.Float.bits, facts.input_bits) + facts.broadcast_operand_bits
     return ceil_div(batches * vector * bits, 32) + BUSY_REGISTERS + 2 * RANDOM_REGISTERS * facts.has_rng

@@ -29,7 +29,7 @@ SHARE_BYTES = (4 * 1024, 72 * 1024)
 """Least and most bytes of an input in each block, of a cluster or alone."""
 LONG_SHARE_BYTES, LONG_BATCHES, LONG_REGISTERS = 104 * 1024, 25, 28
 """The most bytes if the largest cluster is not large enough; vectors per thread then, and registers besides them. Mean and squares are reduced together,
-otherwise the compiler spills. One H200: batch norm of 16x64x224x224 0.79 of a copy, read again 0.60."""
+otherwise the compiler spills. Measured: docs/constants.md."""
 CLUSTER_LOSS = {1: 0.0, 2: 0.0, 4: 0.0, 8: 0.01, 16: 0.06}
 """Clusters of 16 leave parts of a GPC unused."""
 BLOCK_THREADS = (96, 512)

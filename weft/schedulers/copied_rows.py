@@ -20,13 +20,11 @@ from .limits import LOOP_THREAD_REGISTERS, REGISTER_STEP
 from .persistent_params import Candidate, PersistentParams, RowsOf, share_of
 
 LEAST_COPY_BYTES = MAX_VECTOR_BITS // 8
-"""Bytes of all inputs per address computation, at least: those of a widest access. One H100, 14x14 images in vectors of 8 bytes: backward of two inputs 0.84 of
-a copy, in registers 0.82; forward 0.78, in registers 0.87."""
+"""Bytes of all inputs per address computation, at least: those of a widest access. Measured: docs/constants.md."""
 COPIED_UNROLLS = range(1, 4)
-"""Vectors of each input that a thread reads from shared memory before the first is used. With four, if that is not the limit, 0.78 instead of 0.85."""
+"""Vectors of each input that a thread reads from shared memory before the first is used. Measured: docs/constants.md."""
 COPIED_THREADS = range(192, 1025, 32)
-"""Every warp sends its results to every block of a cluster. With 128 and 160 threads, one H100: 0.73 to 0.81 of a copy instead of 0.84 to 0.89 in four cases of
-eight, 1 to 3 % faster in three."""
+"""Threads of a block. Fewer are often slower, because every warp sends its results to every block of a cluster. Measured: docs/constants.md."""
 COPY_REGISTERS = 2 * REGISTER_STEP
 """Registers per thread for the addresses of copies ahead and of reads. Source: machine code for sm_90a."""
 

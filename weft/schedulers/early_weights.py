@@ -64,10 +64,9 @@ class EarlyWeights(RegisterRows):
                 yield from self.in_cluster(projected, bits, batches, blocks, early)
 
     def blocks_in_registers(self) -> range:
-        """Numbers of blocks that may share a row: one for rows with two cluster barriers, and none with types of 32 bits (layer norm of 4096 0.91 instead of
-        0.98).
+        """Numbers of blocks that may share a row: one for rows with two cluster barriers, and none with types of 32 bits.
 
-        With random numbers, only long rows of 32 bits gain.
+        With random numbers, only long rows of 32 bits gain. Measured: docs/constants.md.
         """
         facts, arch = self.facts, self.arch
         most = arch.max_cluster_blocks if facts.vectorizable_inputs > 1 else min(PORTABLE_CLUSTER_BLOCKS, arch.max_cluster_blocks)
@@ -123,7 +122,8 @@ class EarlyWeights(RegisterRows):
         return MANY_BATCHES if self.is_in_one_block() else FEW_BATCHES
 
     def is_in_one_block(self) -> bool:
-        """True for rows with two barriers that fit in one block with many vectors per thread. Layer norm of 24K bf16 0.988 in one, 0.888 in two."""
+        """True for rows with two barriers that fit in one block with many vectors per thread, where a second block only costs. Measured:
+        docs/constants.md."""
         facts = self.facts
         is_wide = self.is_wide or facts.has_rng
         return self.levels > 1 and not is_wide and facts.reduction_elems * facts.max_dtype_bits <= self.one_block_bytes * 8

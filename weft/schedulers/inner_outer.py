@@ -60,8 +60,7 @@ NOT_SPECIALIZED = (
 
 
 FEW_SPILL_BYTES = 2 * STEP_BYTES
-"""Spilled bytes per thread above which other params are taken, if there are any. One H200, 163 random cases (bench/results/two_sided_behind.json): three had
-chosen kernels with 100 to 416 bytes that took 1.35 to 1.92 times as long as another; the choice loses 0.9 % less in the geometric mean."""
+"""Spilled bytes per thread above which other params are taken, if there are any. Measured: docs/constants.md."""
 
 
 class InnerOuterPersistent(Scheduler):
@@ -311,7 +310,7 @@ def schedule_rows(
     if params.cluster_blocks > 1:
         reference.axis(-3).parallelize(ParallelType.grid_x)
     part = params.lanes * params.threads_y
-    if params.fill == "whole":  # asked per part: without that branch the compiler mixes the passes and spills (RMS norm backward 4096 x 16384: 560 bytes for 0)
+    if params.fill == "whole":  # asked per part: without that branch the compiler mixes the passes and spills (docs/constants.md)
         split(reference, -2, params.batches, False, multiple=WARP_MULTIPLE if params.batches > 1 and part > WARP_MULTIPLE else 1)
     else:
         split(reference, -2, params.batches, False, part=part if part > 1 else 0)

@@ -38,12 +38,10 @@ GROUPED_ROW_THREADS = 128
 MOST_BULK_GROUPS = 2
 """One thread issues a bulk copy for each row of a block."""
 STAGES, STAGES_BEHIND = (2, 3), (3, 4)
-"""Stages of circular buffers; the second with delayed second passes, where one stage has the previous row. More stages are slower: of 163 random cases on an
-H200 (two_sided_behind.json) kernels that differ only in stages take 1.2 % longer with 4 than with 3, and with delayed second passes 2 to 6 % longer with 6 than
-with 4."""
+"""Stages of circular buffers; the second with delayed second passes, where one stage has the previous row. More stages are slower.
+Measured: docs/constants.md."""
 MOST_RING_BYTES = 128 * 1024
-"""Bytes of all circular buffers of a multiprocessor up to which a fourth stage helps delayed second passes: with 96 KB in three stages it takes up to 4 % off;
-with 120 KB and more it costs 2 to 4 % (the same cases)."""
+"""Bytes of all circular buffers of a multiprocessor up to which a fourth stage helps delayed second passes. Measured: docs/constants.md."""
 MOST_STEP_BYTES = 100_000
 """Bytes of all inputs that a block loads at once."""
 MOST_ELEMS_IN_REGISTERS = 64
@@ -63,8 +61,7 @@ WAYS = (("ahead", False), ("now", False), ("cp_async", False), ("cp_async", True
 BEHIND_STEPS = 3
 """The least number of steps for that: the first and the last row overlap with no other one."""
 BEHIND_RESIDENT = (1, 2, 4)
-"""Resident blocks per multiprocessor with delayed second passes: more blocks hide nothing more. One H200, of a copy: layer norm backward 16384 x 4096 bf16 0.89
-with two, 0.83 with three; RMS norm 0.91 and 0.88, of 1024 columns 0.885 with four, 0.84 with six; float32 layer norm 4096 0.98 with one, 0.93 with two."""
+"""Resident blocks per multiprocessor with delayed second passes: more blocks hide nothing more. Measured: docs/constants.md."""
 MOST_PASSES_OVER_BULK = 2
 """Passes that read a row again from a circular buffer of bulk copies: schedules with more are not implemented (`Template.rfactor_others` finds axes cut in
 other ways)."""

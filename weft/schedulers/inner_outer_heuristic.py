@@ -27,8 +27,8 @@ NONE_REJECTED: Mapping[InnerOuterParams, int] = MappingProxyType({})
 
 def forms(facts: TwoSidedFacts, arch: Arch, is_loadable: bool, any_cluster: bool = False) -> list[Candidates]:
     """Return the candidates of every form: rows of one phase or any, a maximum and a sum of exponentials as two reductions or one. any_cluster: see
-    `Candidates`. One only if threads have vectors: element by element each exponential waits for the one before (18432x481 bf16, H100: 28.3 us instead of
-    25.4).
+    `Candidates`. One only if threads have vectors: element by element each exponential waits for the one before (docs/two_sides.md, "A maximum and the
+    sum of exponentials below it").
     """
     out = []
     for is_online in (False, True)[: 1 + (facts.online is not None)]:

@@ -52,17 +52,16 @@ LEAST_KEPT, MOST_KEPT = 64, 16384
 KEPT_REGISTERS, COLUMN_REGISTERS = 8, 6
 """Registers besides the columns; and for the results of each column."""
 MOST_THREAD_REGISTERS = ROW_THREAD_REGISTERS - REGISTER_STEP
-"""With a step more the compiler schedules 16 vectors of eight columns differently, and spills (NVRTC 13.5, softmax down 256x262144 bf16)."""
+"""With a step more the compiler schedules 16 vectors of eight columns differently, and spills. Measured: docs/constants.md."""
 LANES_X = (LINE_BYTES * 8 // MAX_VECTOR_BITS // 2, LINE_BYTES * 8 // MAX_VECTOR_BITS, LINE_BYTES * 8 // MAX_VECTOR_BITS * 2)
 """Threads across columns: half a cache line, a whole one, two."""
 MOST_EXCHANGED = 256
-"""The most results that a block receives in an exchange (columns times blocks of the cluster), if there is another way. One H100, softmax down 2048x32768 bf16,
-of a copy: 0.84 with 256, 0.83 with 512, 0.63 with 1024; 4096x16384 0.78, 0.76, 0.57."""
+"""The most results that a block receives in an exchange (columns times blocks of the cluster), if there is another way. Measured: docs/constants.md."""
 LEAST_SHARED_BATCHES = MANY_BATCHES // 2
 """Rows per thread, at least, if blocks share columns: fewer are not worth an exchange."""
 LEAST_RESIDENT = 2
-"""Resident blocks per multiprocessor, at least: while a single one waits for its loads, its exchange and its stores, nothing else runs. One H100, softmax down
-columns, of a copy with 2 and with 1: bf16 2048x32768 0.84 and 0.76, float32 4096x16384 0.87 and 0.81."""
+"""Resident blocks per multiprocessor, at least: while a single one waits for its loads, its exchange and its stores, nothing else runs. Measured:
+docs/constants.md."""
 
 
 def columns_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:

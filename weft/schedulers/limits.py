@@ -19,7 +19,7 @@ FULL_BLOCK_THREADS, ROW_THREAD_REGISTERS = 512, 128
 LOOP_THREAD_REGISTERS = 64
 """Registers per thread in loops with four vectors in flight, so that a multiprocessor has 1024 threads."""
 LAUNCH_BYTES = 10 << 20
-"""A launch costs as much as moving these: 2.5 us at 4 TB/s."""
+"""A launch costs as much time as moving these. Measured: docs/constants.md."""
 SHOWN = 6
 """Candidates shown in a trace."""
 TIMED, TIMED_OF_A_WAY = 40, 4
@@ -31,5 +31,5 @@ REGISTER_STEP = REGISTERS_PER_WARP_GRANULARITY // WARP_THREADS
 TARGET_WARPS = 20
 """Resident warps per multiprocessor below which a kernel becomes slower, as with a single resident block, which overlaps with none."""
 STEP_BYTES = REGISTER_BYTES * REGISTER_STEP
-"""Of a thread: one step of registers holds them. A kernel that spills more is compiled with more registers. One H200: add + RMS norm + FP8 that spills
-56 bytes 0.85 of a copy; three kernels for rows and columns that spill 100 to 416 bytes took 1.35 to 1.92 times as long as others."""
+"""Of a thread: one step of registers holds them. A kernel that spills more is compiled with more registers, because each spilled byte is written and
+read again. Measured: docs/constants.md."""

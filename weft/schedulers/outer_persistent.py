@@ -78,19 +78,16 @@ def turned_tile(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
 
 
 STAGED_REGISTERS, MOST_TURNED_REGISTERS = 96, 64
-"""Registers of a thread whose columns are in shared memory; registers for the columns of a thread that keeps them in registers. One H200, NVFP4 rows and
-columns of bf16 16384x4096, of a copy: staged 0.74, in registers 0.64; after SiLU times another input, in vectors of 8 and 4: staged 0.51 and 0.45, in registers
-0.47 and 0.60."""
-
-
+"""Registers of a thread whose columns are in shared memory; registers for the columns of a thread that keeps them in registers. Measured:
+docs/constants.md."""
 MOST_TILE_ROWS = 128
 LEAST_SHARED = 8192
 PIECES_BYTES, LEAST_BUSY = (128, 64, 32), 0.4
 """If columns are few, the blocks of a cluster share them: neighbouring bytes of a row per block, the largest with which at least this fraction of the
 multiprocessors has a block."""
 MOST_FROM_MEMORY = 0.5
-"""Largest fraction of re-read columns that may come from memory instead of L2. One H200, batch norm with channels last, of a copy in one kernel and in two:
-64x14x14x1024 0.46 and 0.41, 40x48x48x320 0.33 and 0.37, 64x28x28x512 0.33 and 0.44, 64x56x56x256 0.31 and 0.49, 16x224x224x64 0.15 and 0.49."""
+"""Largest fraction of re-read columns that may come from memory instead of L2; with more, a kernel for each reduction is faster. Measured:
+docs/constants.md."""
 
 
 class OuterPersistent(Scheduler):

@@ -16,11 +16,8 @@ from ..ir.values import TensorView
 from .base import Decline
 
 NARROW_ACCESS_BITS = 64
-"""Bits of the narrowest tensor that a thread should move at once, if wider inputs then take at most two accesses. One H200: a cast of bf16 to NVFP4 with 16
-elements per thread is at 0.89 of a copy, with 8 at 0.74. Not so for wider outputs: FP4 to bf16 is 0.97 with 8 elements, four times, and 0.88 with 16, whose two
-stores of 16 bytes each leave half of every sector to the other."""
-
-
+"""Bits of the narrowest tensor that a thread should move at once, if wider inputs then take at most two accesses. Not so for wider outputs, whose two
+stores of 16 bytes each would leave half of every sector to the other. Measured: docs/constants.md."""
 MOST_THREAD_BITS = 2 * MAX_VECTOR_BITS
 
 

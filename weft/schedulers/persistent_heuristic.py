@@ -45,7 +45,7 @@ def choose_with_trace(facts: PersistentFacts, arch: Arch) -> tuple[PersistentPar
     criterion, note = IN_REGISTERS, ""
     in_runs, copied = _ranked(rows.channel_candidates()), _ranked(CopiedRows(facts, arch).copied_candidates())
     if in_runs and facts.late_input_bits:
-        copied = ()  # nothing hides that the last pass waits for an input. One H100, batch norm + residual: 0.73 to 0.84 of a copy, in registers 0.86 to 0.91
+        copied = ()  # nothing hides that the last pass waits for an input (docs/constants.md, copied_rows.py)
     ranked = copied or in_runs
     at_once = rows.at_once()
     if copied:

@@ -37,10 +37,9 @@ from .several_kernels import start_ns, why_several
 from .short_rows import choose_short, schedule_short
 from .template import Template
 
-"""Number of candidates with rows of one phase per block for tuning."""
 TOUCHED_TWICE = 0.33
 """Fraction added to the time of the bytes of column sums if rows begin anywhere, because cache lines are touched twice; the model of plain reductions does not
-include this. Source: the median of nine shapes on an H200, 0.13 to 1.0; sums by phase take 0.98 to 1.06 of their prediction."""
+include this. Measured: docs/constants.md."""
 _STATIC = (ParallelType.block_x, ParallelType.block_y, ParallelType.block_z)
 
 

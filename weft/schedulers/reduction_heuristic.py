@@ -47,8 +47,8 @@ FEW_ELEMS = 4 * UNROLLS[-1]
 MOST_CLUSTER = 2
 NEAR_CHEAP = 0.05
 """Predictions this close count as equal for rows with little arithmetic, which wait for memory; memory then hides more of the rest than the model says. For
-other rows the prediction alone decides. Read off 64 cases of an H200 and 16 of an H100, with `ROW_TAIL`: criteria for rows predicted within 1 % of each other
-lost more than they gained."""
+other rows the prediction alone decides: criteria for rows that are predicted to take almost the same time lost more than they gained. Measured:
+docs/constants.md."""
 CHEAP_INSTRUCTIONS = 3
 """Instructions per element and input, up to which a reduction counts as cheap."""
 SHIFTED_ELEMS = 4

@@ -27,7 +27,7 @@ BLOCKS_OF_4_BITS = 3
 OPERAND_REGISTERS = MAX_VECTOR_BITS // 32
 """Registers for a vector of each weight."""
 USUAL_TENSORS = 2
-"""Number of tensors with rows that THREAD_REGISTERS include; each further one needs an address (add + RMS norm spills with 48 registers, and not with 56)."""
+"""Number of tensors with rows that THREAD_REGISTERS include; each further one needs an address. Measured: docs/constants.md."""
 RANDOM_REGISTERS = REGISTER_STEP
 """Registers for the state of Philox if all rows are resident at once; otherwise none for types of 16 bits, and twice as many, without slack, for types of
 32."""
@@ -67,8 +67,7 @@ FEW_LANES = LINE_BYTES * 8 // MAX_VECTOR_BITS
 MOST_ROWS_AT_ONCE, MANY_ROWS_AT_ONCE = 8, 4
 """Rows per multiprocessor; more than the second only if registers hold the weights, too."""
 MOST_THREADS_AT_ONCE, CLUSTER_THREADS_AT_ONCE = FULL_BLOCK_THREADS, FULL_BLOCK_THREADS // 2
-"""Of a block: softmax of 512 float32 rows of 4096 9.5 in 256 threads, 9.8 in 1024; of one bf16 row of 16K in eight blocks 5.6 in 128 and 6.3 in 256, of one
-float32 row of 32K 6.2 in 256 and 6.5 in 512."""
+"""Threads of a block, alone and in a cluster, at most: more make a row's reductions slower. Measured: docs/constants.md."""
 LEAST_CLUSTER_VECTORS, LEAST_SHARE_VECTORS, LONG_ROW_VECTORS = 1024, 256, 4096
 """Vectors of a row from which it is spread over a cluster; least vectors of each of its blocks; vectors of a row from which two blocks may share a
 multiprocessor."""
@@ -82,8 +81,8 @@ LONG_CLUSTER_REGISTERS = WIDE_REGISTERS
 """Registers besides those for a thread's part of the row in a cluster, if that part takes more than this."""
 BUSY_REGISTERS = 32
 """Registers besides the row if a thread has more in flight: the loop over rows of specialized warps, weights in shared memory and two barriers, rows of several
-inputs of 32 bits in a cluster. With 24 the compiler does not spill: it issues two of eight loads, and waits for them before the next (machine code
-for sm_90a). One H200, softmax backward of 800 x 60000 float32 in clusters of eight: 1.00 of a copy instead of 0.80."""
+inputs of 32 bits in a cluster. With fewer the compiler does not spill: it issues two of eight loads, and waits for them before the next.
+Measured: docs/constants.md."""
 CLUSTER_SHARE_BYTES = SHORT_BLOCK_BYTES
 """Bytes of a row in each block of a cluster; more if the largest cluster is not large enough."""
 CLUSTER_BLOCK_THREADS = (128, 512)
@@ -151,9 +150,7 @@ class RegisterRows(RowsOf):
 
     def batches_at_once(self, share: int, is_cluster: bool) -> range:
         """Vectors per thread for `share` vectors in a block. In a cluster fewer warps are better, because every warp sends its results to every block.
-
-        One H200: layer norm of 512 x 16384 bf16 16.0 us with eight, all at once, 16.4 with weights in shared memory, with which three blocks are resident
-        instead of four.
+        Measured: docs/constants.md.
         """
         if is_cluster:
             wanted = ceil_div(share, CLUSTER_THREADS_AT_ONCE)
@@ -175,7 +172,7 @@ class RegisterRows(RowsOf):
 
     def with_limit(self, found: Candidate, limit: int) -> Candidate:
         """Return the candidate with up to `limit` registers, and its weights loaded first if the registers can hold them. Otherwise they are loaded late,
-        because in shared memory they gain nothing (one H200: dropout + layer norm of 512 x 4096 float32 13.2 us instead of 12.8, layer norm 9.2 and 9.2).
+        because in shared memory they gain nothing. Measured: docs/constants.md.
         """
         p, facts = found.params, self.facts
         weights = self.weight_registers(p.batches)
@@ -277,9 +274,7 @@ class RegisterRows(RowsOf):
     def loads_tables_first(self, vectors: int) -> bool:
         """True if a row in one warp has operands that not all rows share (cosines and sines of a position, weights of a head), and registers for them.
 
-        One H100, bf16, rows of 64 to 256 elements, with tables first, with half as many rows in a block, and with both: interleaved rotary positions behind a
-        norm 0.98, 0.99 and 0.97 of the time, with weights per head 0.89, 0.97 and 0.86, halves 0.99, 0.97 and 0.96. Where all rows share the weights there is
-        no difference.
+        Operands that all rows share are in L1 or L2 anyway, so there it makes no difference. Measured: docs/constants.md.
         """
         return self.facts.group_operands > 0 and self.weight_registers(vectors) < BUSY_REGISTERS
 
@@ -297,8 +292,8 @@ class RegisterRows(RowsOf):
     def converted_registers(self, kept: int, vectors: int) -> int:
         """Return the registers of a thread of a row in one warp that has all its vectors: without a branch or barrier between the passes, the compiler keeps
         converted elements from one to the next. With a step less than this it spills more than a step.
-
-        Source: ptxas for sm_90a, layer norm in bf16, fewest registers with which at most 32 bytes are spilled: 48, 56, 72, 96, 120 for 3, 4, 5, 7, 9 vectors.
+ Read off
+        ptxas: docs/constants.md.
         """
         return round_up(kept + self.vector * vectors + REGISTER_STEP, REGISTER_STEP)
 
@@ -313,8 +308,7 @@ class RegisterRows(RowsOf):
     def sum_registers(self, kept: int) -> int:
         """Registers besides a row computed from several inputs of 16 bits with two barriers: between them a part of it is kept in both types.
 
-        Source: ptxas for sm_90a, add + RMS norm + FP8 per row of 4096: 83 registers with 32 kept and 16 of weights, 51 with 16 and 8; with 64 and 48 the
-        first spills 56 bytes, which made it 0.85 of a copy on an H200.
+        Read off ptxas: docs/constants.md.
         """
         facts = self.facts
         return kept // 2 if self.levels > 1 and facts.vectorizable_inputs > 1 and not self.is_wide and not facts.has_rng else 0
@@ -359,9 +353,7 @@ class RegisterRows(RowsOf):
         """Wanted vectors per thread for `share_vectors` of a row in one block: as many as put the row in one warp, else few batches, or many if barriers are
         expensive.
 
-        Source for clusters: rows of 128K: layer norm bf16 0.83 with 8 (with 4 it spills, or is 0.81), float32 0.78 with 4 (0.74 with 8); softmax bf16,
-        recomputed, 0.94 with 8 (0.93 with 4). Rows that begin anywhere read their weights word by word, a latency that more warps hide better: one H100, layer
-        norm bf16 3197x10007 0.97 with 4 and 0.91 with 8, 200x40009 0.88 and 0.81, 400x50021 0.82 and 0.78.
+        Rows that begin anywhere read their weights word by word, a latency that more warps hide better, so they get few. Measured: docs/constants.md.
         """
         facts = self.facts
         narrow = min(MOST_NARROW, self.full_vectors())

@@ -29,7 +29,7 @@ from .packed import min_vector_elems, thread_vector_bits, why_not_vectors
 
 NARROW_WORD_ELEMS = 4
 """For rows of 8 or 4 bits: if inputs at odd addresses allow only narrower vectors than this, they are read element by element, so that the others still move
-words. One byte at a time takes a register each: a row of 262144 in floats of 8 and 4 bits, one of them at an odd address, spilled 556 bytes of each thread."""
+words: loaded one by one, each byte takes a register. Measured: docs/constants.md."""
 LEAST_RUN_BITS = 32
 """Bits of an access within a run, from which it is better than wider accesses across the end of runs, whose elements need separate weights."""
 

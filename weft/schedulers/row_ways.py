@@ -37,9 +37,8 @@ class Ways:
 
     def best(self, constants: Fitted) -> str:
         """Return the way that is predicted to be fastest; rows in registers if a pipeline gains little. is_crowded: rows are sums of several inputs of 16 bits
-        with two barriers, or are quantized to 4 bits in blocks. Such rows need so many registers that few blocks are resident: one H200, add + RMS norm + FP8
-        per row of 16384 x 4096 is 0.89 of a copy in registers and 0.98 by TMA, the same with dropout and layer norm 0.87 and 0.97, RMS norm + NVFP4 0.70 and
-        0.79.
+        with two barriers, or are quantized to 4 bits in blocks. Such rows need so many registers that few blocks are resident, so there a pipeline gains much
+        (docs/constants.md).
         """
         preference = 0.0 if self.is_crowded else constants.preference
         return max(self.params, key=lambda way: self.predict[way](constants) * (1.0 - preference * (way != "registers")))
@@ -69,8 +68,7 @@ def find_ways(facts: PersistentFacts, arch: Arch, *, is_loadable: bool) -> Ways:
 
 def pipeline(facts: PersistentFacts, arch: Arch, kind: str, in_registers: PersistentParams, *, at_once: bool) -> AsyncRowsParams | Decline:
     """Return the params of a pipeline worth comparing. at_once: all rows are resident at once, so none could be loaded ahead. Even so, rows with two barriers
-    may gain by a bulk copy each: one H200, 512 x 4096 bf16: softmax 7.5 us instead of 8.2, RMS norm 7.7 instead of 7.5, dropout + layer norm, whose threads
-    have one vector, 9.8 instead of 9.3; 132 x 16384 10.8 instead of 11.3.
+    may gain by a bulk copy each, but for random numbers with one vector per thread. Measured: docs/constants.md.
     """
     if facts.reduction_elems * facts.max_dtype_bits < LEAST_PIPELINE_ROW_BYTES * 8:
         return Decline(f"rows of less than {LEAST_PIPELINE_ROW_BYTES} bytes are too short to give each a block")

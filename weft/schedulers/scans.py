@@ -52,8 +52,8 @@ COLUMN_NEIGHBOURS = 8
 COLUMN_ELEMS, FEW_COLUMNS = 2 * COLUMN_NEIGHBOURS, COLUMN_NEIGHBOURS // 2
 COLUMNS_OF_A_THREAD = COLUMN_ELEMS // COLUMN_NEIGHBOURS
 """The most rows of a thread in one piece, elements, and columns, unless there are no more than the last; the loads of the next piece are in flight meanwhile.
-Each row costs addresses and bounds, and each column an exchange with other threads: SASS has 21 instructions per element of a piece of 4 x 4, 23 of 8 x 2, 33
-of 8 x 1, and 40 of 16 x 1. With 4 x 4, twice as many threads wait for each other's totals as with 8 x 2."""
+Each row costs addresses and bounds, and each column an exchange with other threads; with more columns and fewer rows, more threads wait for each other's
+totals. Counted: docs/constants.md."""
 IDLE_SHARE = 10
 """Columns are divided among as few blocks as leave less than one in so many multiprocessors idle: wide pieces of memory count for more than the rest."""
 
@@ -103,8 +103,7 @@ class ScanAnalysis:
         """True if so many blocks of columns keep the chip busy: few multiprocessors are idle, and each loads at once what memory moves for it during
         the latencies of a load and a store.
 
-        Less was slower (one H100, bf16, 4096 x 4099: 95.8 us with 8 KiB, 58.4 with 16), more in narrower pieces, too (float32: 96.2 with 32 KiB in pieces of 64
-        bytes, 63.2 with 16 in pieces of 128).
+        Less is slower, and so is more in narrower pieces. Measured: docs/constants.md.
         """
         resident = blocks / arch.sm_count
         loaded = resident * column_threads(blocks, arch) * most_neighbours(row, columns) * columns * self.max_dtype_bits / 8

@@ -25,8 +25,8 @@ from .rows import arrange_axes, canonical_rows, split_axis
 MOST_LOADS = 2 * UNROLLS[-1]
 """Loads of a thread that are under way at once, at most: all that it needs."""
 LOADS_PER_LINE = LINE_BYTES // SECTOR_BYTES
-"""How many accesses of a warp may read from the same cache line, at most, so that each uses a sector of it: L1 gives each of them the line in a clock, and a
-copy of a multiprocessor's share of an H200's memory takes 18 bytes per clock."""
+"""How many accesses of a warp may read from the same cache line, at most, so that each uses a sector of it: L1 gives each of them the line in a clock, which
+is faster than memory delivers the bytes. Measured: docs/constants.md."""
 SHORT_THREADS = FULL_BLOCK_THREADS // 2
 
 

@@ -44,7 +44,7 @@ LEAST_FILLED = 0.5
 """Threads of a block that are tried, and the part of all tiles that must exist."""
 MOST_THREAD_BITS = 32 * ROW_THREAD_REGISTERS
 """Bits of all inputs and outputs that a thread has in registers, in blocks of up to 256 threads with 128 registers each. Elements of 8 bits take a register
-each while they are exchanged (ptxas: 24 vectors of 8 such elements take 204 registers, 15 vectors of 8 with 16 bits 98)."""
+each while they are exchanged. Read off ptxas: docs/constants.md."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,13 +52,12 @@ TILE_CHUNKS, TILE_THREADS = (16, 8, 4), (*THREADS, 64)
 """Vectors of 16 bytes in a row of a tile, and threads of a block, to try."""
 NEAR_CUT = 0.03
 """Instead of `NEAR_TILES` between numbers of threads, if rows begin within sectors and are written element by element: the most threads are taken, so that
-fewer tiles have half-written sectors, as long as each thread has as many stores in flight. Nine odd shapes on one H200: 1 to 25 % faster than with half as
-many."""
+fewer tiles have half-written sectors, as long as each thread has as many stores in flight. Measured: docs/constants.md."""
 MOST_UNROLL = 4
 WHOLE_BITS, WHOLE_CHUNKS, WHOLE_THREADS, WHOLE_FILLED = (16, 64), 16, FULL_BLOCK_THREADS // 2, LEAST_FILLED
-"""If one statement moves whole tiles: bits of an element, vectors in a row of a tile, threads, and the least fraction of the tiles that is full. H200, 26 odd
-shapes: with 256 threads as fast as with 512 or up to 14 % faster, with 8 vectors up to 20 % slower; if less than half of the tiles exists, other kernels are
-faster. If there is a tile for each multiprocessor, whole tiles are taken without the cost model: they were faster than its best in each of the other shapes."""
+"""If one statement moves whole tiles: bits of an element, vectors in a row of a tile, threads, and the least fraction of the tiles that is full. If
+there is a tile for each multiprocessor, whole tiles are taken without the cost model, because they were always faster than its best. Measured:
+docs/constants.md."""
 
 
 @dataclass(frozen=True, slots=True)

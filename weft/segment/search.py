@@ -23,8 +23,7 @@ SHORT_CHAIN, LONGEST_CHAIN = 6, 20
 """Expressions that another group may recompute instead of reading their result: the first in any case where that moves fewer bytes; up to the second where
 the instructions take no longer than the bytes."""
 INSTRUCTIONS_PER_BYTE, ACCESS_SLOTS = 6, 8
-"""What all threads of a chip execute while it moves a byte (H200: 132 multiprocessors of 128 lanes at 1.75 GHz, 4.4 TB/s: 6.7), and the instructions of an
-access with its address and bounds (6 to 10 in SASS of kernels that access single elements)."""
+"""Instructions that all threads of a chip execute while it moves a byte, and those of an access with its address and bounds. Counted: docs/constants.md."""
 
 Joinable = Callable[[Group, Group], bool]
 

@@ -13,19 +13,18 @@ import numpy as np
 from ...arch import MUFU_LANES, REGISTER_BYTES, SUB_PARTITIONS, WARP_THREADS, Arch, Latencies
 
 OP_INSTRUCTIONS, ACCESS_INSTRUCTIONS, RESULT_INSTRUCTIONS, STEP_INSTRUCTIONS = 0.76, 6.5, 50.0, 60.0
-"""Instructions per thread for an operation counted by the op registry, an access to memory, a result of a row, a step. Source: machine code of 73 kernels
-(sm_90a)."""
+"""Instructions per thread for an operation counted by the op registry, an access to memory, a result of a row, a step. Counted in machine
+code: docs/constants.md."""
 DIVISION_INSTRUCTIONS = 5.0
 """Instructions per thread to divide an index by a size of the call, with a factor that the host computes (`device/divide.cuh`): a shift, a product, a shift; a
 second product and a difference for the remainder."""
 RANDOM_INSTRUCTIONS = 87.0
-"""Instructions per thread for the random numbers of a vector that shares Philox rounds with no other: one call of Philox in machine code (sm_90a); further ones
-take 62."""
+"""Instructions per thread for the random numbers of a vector that shares Philox rounds with no other: one call of Philox in machine code. Counted:
+docs/constants.md."""
 MUFU_CLOCKS = WARP_THREADS * SUB_PARTITIONS / MUFU_LANES
 """Clocks of a warp scheduler for one special function of a warp."""
 FETCH_NS = 2.0
-"""Time to fetch an instruction that runs for the first time: 16 bytes at 8 bytes per ns. An estimate; timed kernels distinguish it from 1 and 3, but not from
-2.4."""
+"""Time to fetch an instruction that runs for the first time: 16 bytes at 8 bytes per ns. An estimate, near which timed kernels are: docs/constants.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +99,14 @@ def balance(blocks: float, arch: Arch) -> float:
 
 
 THREAD_REGISTERS, LOOP_REGISTERS, OPERATION_REGISTERS = 16, 8, 0.1
-"""Registers per thread: for its indices and constants; for a loop; per operation between loads and stores. Chosen near a fit to 12,400 kernels for an H200 that
-had no register limit (bench/results/plain.json and pointwise.json), which gives 16.5, 8.5 and 0.09."""
+"""Registers per thread: for its indices and constants; for a loop; per operation between loads and stores. Chosen near a fit: docs/constants.md."""
 ADDRESS_REGISTERS = 2
 """Registers of a 64-bit address."""
 
 
 def missing_registers(spilled_bytes: float) -> float:
-    """Return how many registers a thread lacks that spills so many bytes: those of half of them, because values are alive at different times. Of 19 kernels
-    that spilled 24 to 112 bytes, all spill 32 or less with so many more (ptxas 13.0, sm_90a).
+    """Return how many registers a thread lacks that spills so many bytes: those of half of them, because values are alive at different times (read
+    off ptxas: docs/constants.md).
     """
     return spilled_bytes / 2 / REGISTER_BYTES
 

@@ -19,11 +19,11 @@ from .parts import FITTED, MUFU_CLOCKS, Fitted
 PIECE_BYTES = SECTOR_BYTES / 2
 """Bytes moved in addition to each piece of neighbouring bytes, because it begins or ends within a sector."""
 LEAST_BUSY = 0.625
-"""Fraction of the multiprocessors that can use the whole memory bandwidth. Measured on an H200: one uses 1.6 times its share while others idle."""
+"""Fraction of the multiprocessors that can use the whole memory bandwidth. One uses more than its share while others idle. Measured: docs/constants.md."""
 DRAIN = 0.1
 """Fraction of the bytes in flight at once during which memory is not fully used: the first blocks load and do not store yet, the last ones end one by one."""
 LINE_CLOCKS = 2.0
-"""Clocks of a multiprocessor per cache line that an access of a warp touches. Source: sums of rows of 128 bytes by 1 to 8 threads each, on one H200."""
+"""Clocks of a multiprocessor per cache line that an access of a warp touches. Measured: docs/constants.md."""
 FEW_WAVES = 4
 """Rounds of blocks up to which the last one counts as a whole; with more rounds, blocks end at different times, and the last ones overlap with others."""
 

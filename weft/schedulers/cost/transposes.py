@@ -18,7 +18,7 @@ SHARED_INSTRUCTIONS = 2.5
 """Instructions per thread to read or write a single element of a tile: its swizzled address, and the access."""
 ROW_VECTOR_INSTRUCTIONS = 45.0
 """Instructions per thread, besides the access, for a vector of a row that begins anywhere: exchange between lanes, selection of bytes of two vectors, the ends
-of a row. Counted in machine code for the H200 (device/row_vectors.cuh)."""
+of a row. Counted in machine code of device/row_vectors.cuh: docs/constants.md."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,16 +128,15 @@ WEIGHT, KEPT, LOADED_NOW = 1.3, 0.76, 0.37
 """Registers per thread for each 32 bits: of weights (converted before the loop), of rows kept between passes, of rows loaded now; one for sums of columns and
 rows that are loaded ahead."""
 RESULT, ELEMENT, TENSOR, COPY, INSTRUCTION = 2.66, 1.84, 8.15, 0.82, 0.61
-"""Registers per result of a row, element of the current vector, tensor (addresses), asynchronous copy of a step, operation. Source of both: which of 3,300
-kernels spilled, and how much (H200, NVRTC 13.0)."""
+"""Registers per result of a row, element of the current vector, tensor (addresses), asynchronous copy of a step, operation. Both are
+fitted to spills of kernels: docs/constants.md."""
 
 
 PHASE = 12.0
-"""Registers for the ends of rows that begin anywhere: an element of each tensor and sum, and its position. Read off some 20 kernels for an H200 that took 8 to
-14 more than they were expected to."""
+"""Registers for the ends of rows that begin anywhere: an element of each tensor and sum, and its position. Not fitted; read off kernels: docs/constants.md."""
 ROW_BEHIND = 5.5
-"""Registers per vector element of each row of a thread after the first, if the second pass is delayed (`is_behind`). Not fitted: read off
-some ten kernels for an H200 that took 37 to 71 more than they were expected to."""
+"""Registers per vector element of each row of a thread after the first, if the second pass is delayed (`is_behind`). Not fitted; read off
+kernels: docs/constants.md."""
 
 
 def needed_registers(p: Kernels, r: Rows) -> Any:
