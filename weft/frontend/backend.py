@@ -30,7 +30,6 @@ from .cuda_graphs import CudaGraphs
 from .direct_call import collected
 from .equal_nodes import merge_equal
 from .interpolation import enlarge_images
-from .linear_images import DECOMPOSITIONS as OF_IMAGES
 from .origins import name_lines
 from .record import GRAPHS, CompiledGraph
 from .regions import is_cheap
@@ -177,6 +176,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     """torch's decompositions into core ops, and of norms and softmax into arithmetic; ops with a rule in weft are kept."""
     from torch._decomp import core_aten_decompositions, get_decompositions
 
+    from . import linear_images
     from .aten import foreach, groups, losses
 
     if torch.cuda.is_available():
@@ -199,7 +199,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
         for target in (packet.default, packet.Tensor_Tensor, packet.Tensor_Scalar, packet.Scalar_Tensor):
             if target in table:
                 table[target] = _of_floats(table[target])
-    return table | losses.DECOMPOSITIONS | groups.DECOMPOSITIONS | OF_IMAGES | foreach.decompositions()
+    return table | losses.DECOMPOSITIONS | groups.DECOMPOSITIONS | linear_images.DECOMPOSITIONS | foreach.decompositions()
 
 
 def _of_floats(decomposition: Callable[..., Any]) -> Callable[..., Any]:

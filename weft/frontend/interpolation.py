@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
-from .linear_images import MODES
-
+LINEAR = ("linear", "bilinear", "trilinear")
 MOST_TIMES = 8
 """Up to this factor, torch's own position in float32 is that of the repeated pixel in images of any size that fits memory."""
 
@@ -27,7 +26,7 @@ def enlarge_images(gm: GraphModule) -> None:
     calls = [(node, _named(node)) for node in gm.graph.nodes if node.target is F.interpolate]
     found = [(node, named["input"], factors) for node, named in calls if (factors := _factors(node, named)) is not None]
     for node, image, factors in found:
-        (_interpolate if _named(node)["mode"] in MODES.values() else _repeat)(gm, node, image, factors)
+        (_interpolate if _named(node)["mode"] in LINEAR else _repeat)(gm, node, image, factors)
     if found:
         gm.recompile()
 
@@ -43,7 +42,7 @@ def _factors(node: Node, named: dict[str, Any]) -> list[int] | None:
     """Return how many times as many pixels each spatial axis gets; None for another way to interpolate, and for other factors."""
     x, out = (n.meta.get("example_value") if isinstance(n, Node) else None for n in (named["input"], node))
     is_plain = not named["recompute_scale_factor"] and not named["antialias"]
-    if named["mode"] in MODES.values():  # without a gradient, torch's decomposition will do
+    if named["mode"] in LINEAR:  # without a gradient, torch's decomposition will do
         has_gradient = isinstance(out, torch.Tensor) and out.requires_grad
         is_plain = is_plain and has_gradient and not (named["align_corners"] and any(not isinstance(n, int) for n in out.shape))  # type: ignore[union-attr]
     elif named["mode"] not in ("nearest", "nearest-exact"):
@@ -75,6 +74,8 @@ def _format_of(x: torch.Tensor) -> torch.memory_format | None:
 def _interpolate(gm: GraphModule, node: Node, image: Node, factors: list[int]) -> None:
     if all(factor == 1 for factor in factors):
         return
+    from . import linear_images  # noqa: F401  (defines the operator: some milliseconds that other graphs do not wait for)
+
     with gm.graph.inserting_before(node):
         value = gm.graph.call_function(torch.ops.weft.enlarge_linear.default, (image, factors, bool(_named(node)["align_corners"])))
     value.meta = dict(node.meta)
