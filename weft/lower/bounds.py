@@ -2,7 +2,7 @@
 
 A bound is an atom `position < end` of a predicate. It holds everywhere where it holds at the largest position, which is known where the position provably does
 not fall when an index rises. What must hold for that is a test: of the host (`weft.lower.peel`), or of a block in the kernel (`weft.lower.unswitch`).
-Read first: `Freed`, `raised`, `first_iterations`.
+Read first: `Freed`, `raised`, `first_iterations`; `in_two` splits a loop there.
 """
 
 from __future__ import annotations
@@ -149,3 +149,11 @@ def first_iterations(index: Sym, extent: Sym, bounds: Iterable[Sym]) -> Sym | No
         room = maximum(sub(end, rest), 0)
         count = minimum(count, ceildiv(room, step)) if step else mul(minimum(room, 1), count)
     return count
+
+
+def in_two(loop: Loop, end: Sym, first: list[Statement], rest: list[Statement]) -> list[Statement]:
+    """Split a loop into one over the iterations before `end`, and one over the rest, each with its own body."""
+    return [
+        Loop(loop.index, end, first, label=f"{loop.label}, whole", start=loop.start),
+        Loop(loop.index, loop.extent, rest, label=f"{loop.label}, the rest", start=end),
+    ]

@@ -6,7 +6,7 @@
 
 `weft.schedule.peel` says which of these a row has. Why parts: without vectors every element asks whether it exists, by instructions and a branch of its own
 (docs/constants.md, persistent_params.py).
-Read first: `peel_rows`; `in_two` for other loops.
+Read first: `peel_rows`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..errors import InternalError
 from ..expr import ONE, ZERO, Sym, add, conjunction, conjuncts, const, floordiv, maximum, minimum, mul, product, sub, var, variables
 from ..ir.enums import MemoryType
 from ..schedule.peel import END, Peel, Phase, skipped_variable
-from .bounds import Freed, Ranges, is_bound_in
+from .bounds import Freed, Ranges, in_two, is_bound_in
 from .contracts import lowering_pass
 from .kernel_ir import (
     Access, Allocate, Block, Buffer, Kernel, Let, LetRowEnd, Loop, Nest, Op, Reduce, Statement, copied, expressions_of, is_collective, walk,
@@ -50,14 +50,6 @@ def _end_of_rows(kernel: Kernel) -> int:
     """Return the index in the body after the last statement about rows: after the grid-wide barrier columns are divided among threads in another way."""
     meets = (n for n, s in enumerate(kernel.body) if any(isinstance(inner, GridSync) for inner in walk([s])))
     return next(meets, len(kernel.body))
-
-
-def in_two(loop: Loop, end: Sym, first: list[Statement], rest: list[Statement]) -> list[Statement]:
-    """Split a loop into one over the iterations before `end`, and one over the rest, each with its own body."""
-    return [
-        Loop(loop.index, end, first, label=f"{loop.label}, whole", start=loop.start),
-        Loop(loop.index, loop.extent, rest, label=f"{loop.label}, the rest", start=end),
-    ]
 
 
 # ---- parts that are full

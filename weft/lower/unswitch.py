@@ -16,10 +16,9 @@ from dataclasses import replace
 
 from ..expr import ZERO, Sym, conjunction, conjuncts, proves_le, sub, var
 from ..ir.enums import BLOCK_TYPES
-from .bounds import Freed, Ranges, first_iterations, is_bound_in
+from .bounds import Freed, Ranges, first_iterations, in_two, is_bound_in
 from .contracts import lowering_pass
 from .kernel_ir import Kernel, Let, Loop, Nest, Reduce, Statement, Unswitched, copied, walk
-from .peel import in_two
 from .state import BuildState
 
 

@@ -21,20 +21,21 @@ class NotAUse(UserError):
 
 
 def recompute_chain(
-    tv: TensorView, for_use: Expr, memo: dict[TensorView, TensorView] | None = None, whole_rows: Set[int] = frozenset(), also: tuple[type[Expr], ...] = ()
+    tv: TensorView, for_use: Expr, memo: dict[TensorView, TensorView] | None = None, *, whole_rows: Set[int] = frozenset(),
+    cloned: tuple[type[Expr], ...] = ELEMENTWISE,
 ) -> TensorView:  # fmt: skip
     """Make `for_use` read a clone of `tv` computed from the same (cached) inputs and reduction results; return the clone.
 
     The chain of producers is cloned up to the caches of inputs, inputs, and values computed from reductions: of these the first broadcast (or, without one, the
     reduction itself) is read, not cloned. Give the same `memo` to several calls to share clones.
-    whole_rows: names of tensors with all elements of a row; one of these that is a broadcast has an additional axis besides the row's, and is cloned. also:
-    expressions that are cloned besides those of ELEMENTWISE. Call it before transforming axes. Returns `tv` itself if there is nothing to clone.
+    whole_rows: names of tensors with all elements of a row; one of these that is a broadcast has an additional axis besides the row's, and is cloned. cloned:
+    the expressions of which a chain consists; it ends at any other one. Call it before transforming axes. Returns `tv` itself if there is nothing to clone.
     """
     if not any(v is tv for v in for_use.inputs):
         raise NotAUse(tensor=tv, use=for_use)
     fusion: Fusion = tv.fusion  # type: ignore[assignment]
     reduced = {t for t in after_reduction(fusion) if t.name not in whole_rows}
-    clone = _clone(fusion, tv, {} if memo is None else memo, reduced, also)
+    clone = _clone(fusion, tv, {} if memo is None else memo, reduced, cloned)
     if clone is not tv:
         fusion.replace_input(for_use, tv, clone)
     return clone
@@ -68,10 +69,10 @@ def after_reduction(fusion: Fusion) -> set[TensorView]:
     return out
 
 
-def is_end(tensor: TensorView, reduced: set[TensorView], also: tuple[type[Expr], ...] = ()) -> bool:
-    """True for a tensor that a recomputed chain reads instead of cloning it. also: see `recompute_chain`."""
+def is_end(tensor: TensorView, reduced: set[TensorView], cloned: tuple[type[Expr], ...] = ELEMENTWISE) -> bool:
+    """True for a tensor that a recomputed chain reads instead of cloning it. cloned: see `recompute_chain`."""
     definition = tensor.definition()
-    if definition is None or not isinstance(definition, ELEMENTWISE + also) or tensor.has_root() and not isinstance(definition, LoadStoreOp):
+    if definition is None or not isinstance(definition, cloned) or tensor.has_root() and not isinstance(definition, LoadStoreOp):
         return True
     if isinstance(definition, LoadStoreOp) and definition.tensor_inputs and definition.tensor_inputs[0].is_fusion_input:
         return True
@@ -79,15 +80,15 @@ def is_end(tensor: TensorView, reduced: set[TensorView], also: tuple[type[Expr],
 
 
 def _clone(
-    fusion: Fusion, tensor: TensorView, memo: dict[TensorView, TensorView], reduced: set[TensorView], also: tuple[type[Expr], ...]
+    fusion: Fusion, tensor: TensorView, memo: dict[TensorView, TensorView], reduced: set[TensorView], cloned: tuple[type[Expr], ...]
 ) -> TensorView:  # fmt: skip
     if tensor in memo:
         return memo[tensor]
-    if is_end(tensor, reduced, also):
+    if is_end(tensor, reduced, cloned):
         memo[tensor] = tensor
         return tensor
     definition: Expr = tensor.definition()  # type: ignore[assignment]
-    inputs: list[Val] = [_clone(fusion, v, memo, reduced, also) if isinstance(v, TensorView) else v for v in definition.inputs]
+    inputs: list[Val] = [_clone(fusion, v, memo, reduced, cloned) if isinstance(v, TensorView) else v for v in definition.inputs]
     clone = _computed_alike(fusion, tensor)
     copy = object.__new__(type(definition))
     copy.__dict__.update(definition.__dict__)

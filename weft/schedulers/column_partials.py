@@ -12,7 +12,7 @@ from __future__ import annotations
 from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
-from ..ir.values import Expr, IterDomain, RandomOp, TensorView, no_reductions
+from ..ir.values import ELEMENTWISE, Expr, IterDomain, RandomOp, TensorView, no_reductions
 from ..schedule.caching import cache_after
 from ..schedule.peel import write_partials_by_phase
 from ..schedule.primitives import set_allocation_domain, set_memory_type
@@ -36,7 +36,7 @@ def separate_columns(template: Template, totals: list[TensorView]) -> None:
     for use in uses:
         for operand in use.tensor_inputs:
             if operand not in columns and operand not in totals:
-                recompute_chain(operand, use, memo, also=(LookupOp, RandomOp))
+                recompute_chain(operand, use, memo, cloned=(*ELEMENTWISE, LookupOp, RandomOp))
     made = {clone for source, clone in memo.items() if clone is not source} | columns
     for _, cache in template.inputs:
         later = [use for use in cache.uses() if set(use.outputs) & made]

@@ -78,7 +78,7 @@ class Passes:
                 at = self.of_use(use)
                 if at > self.first.get(tensor.name, 0):
                     memo = memos.setdefault(at, {k: k for k in kept})
-                    clone = recompute_chain(tensor, use, memo, self.whole_rows)
+                    clone = recompute_chain(tensor, use, memo, whole_rows=self.whole_rows)
                     self.first[clone.name] = at
                     for made in memo.values():
                         self.first.setdefault(made.name, at)
