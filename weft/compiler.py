@@ -282,14 +282,18 @@ def is_taken_at_some_sizes(fusion: Fusion) -> bool:
 
 
 def reject(found: Rejected) -> None:
-    """Let the scheduler choose other params for fusions like this from now on. Errors: what was found, when it chose them in spite of that."""
+    """Let the scheduler choose other params for fusions like this from now on.
+
+    Two calls at once, or two equal parts of a definition, may reject the same params: the second changes nothing, except that params which were taken because
+    nothing else is left, and turn out to be unusable, are rejected for that.
+    """
     failures = FAILURES.setdefault(known_key(found.fusion), Failures())
     rejected = failures.rejected.setdefault(found.proposal.scheduler, {})
-    if found.proposal.params in rejected and not (found.proposal.is_last and rejected[found.proposal.params].is_usable):
-        raise found.error
-    rejected[found.proposal.params] = found.error
+    known = rejected.get(found.proposal.params)
+    if known is None or found.proposal.is_last and known.is_usable:
+        rejected[found.proposal.params] = found.error
+        LOGGER.info("%s: %s; other params are chosen", found.proposal.scheduler.name, found.error)
     prepare(found.fusion).learn(failures)
-    LOGGER.info("%s: %s; other params are chosen", found.proposal.scheduler.name, found.error)
 
 
 def give_up(failed: ScheduleFailed) -> None:

@@ -158,6 +158,18 @@ def test_launch_params():
     assert params != weft.LaunchParams(1, 2, 3, 4, 5, 6) and weft.LaunchParams().gdimx == -1 and "bdimz=7" in repr(params)
 
 
+def test_a_launch_size_is_a_number_of_blocks_or_threads():
+    with pytest.raises(weft.WeftError, match="W195: LaunchParams: gdimx is 'a', which is no number(.|\n)*omit gdimx"):
+        weft.LaunchParams("a")
+    params = weft.LaunchParams(bdimx=64)
+    for value in (2.5, 0, -2, None, True, torch.ones(2)):
+        with pytest.raises(TypeError, match="bdimx"):
+            params.bdimx = value
+    assert params == weft.LaunchParams(bdimx=64)
+    params.bdimx = -1
+    assert params == weft.LaunchParams()
+
+
 def test_compile_params_are_keywords_only():
     params = weft.CompileParams(maxrregcount=64, index_type=DataType.Int32)
     params.include_paths.append("x")

@@ -43,6 +43,19 @@ def test_a_module_is_torchs(name: str) -> None:
         torch.testing.assert_close(ours.state_dict()[key], value)
 
 
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm", "AddRMSNorm"])
+def test_an_unknown_keyword_is_answered_with_the_right_name(name: str) -> None:
+    make = getattr(weft.nn, name)
+    with pytest.raises(TypeError, match=f"W157: {name}: got an unexpected keyword argument 'epsilon'(.|\n)*fix: write eps instead of epsilon; its arguments are .normalized_shape"):
+        make(8, epsilon=1e-6)
+
+    class Own(make):  # type: ignore[misc, valid-type]
+        def __init__(self, size: int) -> None:
+            super().__init__(size, eps=0.5)
+
+    assert Own(8).eps == 0.5 and make(8, eps=0.25).eps == 0.25
+
+
 def test_losses() -> None:
     x, target = torch.randn(4, 7, dtype=torch.float64), torch.tensor([1, -100, 3, 6])
     torch.testing.assert_close(weft.nn.CrossEntropyLoss(label_smoothing=0.1)(x, target), nn.CrossEntropyLoss(label_smoothing=0.1)(x, target))

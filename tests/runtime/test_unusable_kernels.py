@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import weft.schedulers.inner_outer as two_sides
-from weft import DataType, FusionDefinition
+from weft import DataType, FusionDefinition, compiler
 from weft.arch import MOST_SPILL_BYTES, arch_by_name
 from weft.check.records import programs
 from weft.compiler import MOST_SLOW
@@ -65,6 +65,20 @@ def test_a_grid_that_does_not_run_at_once_is_not_launched(monkeypatch: pytest.Mo
     fd = rows_and_columns()
     check(fd)
     assert fd.fec.kernel_runtimes[-1].proposal.params.blocks < 50 * H100.sm_count
+
+
+def test_params_may_be_rejected_twice() -> None:
+    """Two calls at once find the same kernel unusable; the second has nothing to add."""
+    fd = rows_and_columns()
+    check(fd)
+    (use,) = (runtime for runtime in fd.fec.kernel_runtimes if runtime.proposal.scheduler is SchedulerType.inner_outer_persistent)
+    error = TooManySpills(kernel="kernel", bytes=4000, registers=64, limit=MOST_SPILL_BYTES)
+    other = TooManySpills(kernel="kernel", bytes=5000, registers=64, limit=MOST_SPILL_BYTES)
+    fusion = use.part.fusion
+    for found in (error, other):
+        compiler.reject(compiler.Rejected(fusion, use.proposal, found))
+    rejected = compiler.prepare(fusion).rejected[use.proposal.scheduler]
+    assert rejected == {use.proposal.params: error}
 
 
 def test_a_kernel_that_spills_gives_way_to_the_next_candidate(monkeypatch: pytest.MonkeyPatch) -> None:

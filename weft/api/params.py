@@ -7,18 +7,26 @@ Read first: `HeuristicParams`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from numbers import Integral
 from typing import Any, ClassVar
 
 from ..dtypes import DataType
+from ..errors import UserError, shown
 from ..ir.enums import ParallelType, SchedulerType
 
 UNSET = -1
 """A launch dimension that is not chosen."""
 
 
+class NotALaunchSize(UserError, TypeError):
+    code = "W195"
+    what = "LaunchParams: {name} is {value}, which is no number of blocks or threads"
+    fix = "pass a whole number of at least 1, or omit {name}, which means -1: not chosen"
+
+
 @dataclass
 class LaunchParams:
-    """Sizes of the grid in blocks and of the block in threads; -1 where none is chosen."""
+    """Sizes of the grid in blocks and of the block in threads; -1 where none is chosen. Errors: NotALaunchSize, also when one is assigned."""
 
     gdimx: int = UNSET
     gdimy: int = UNSET
@@ -26,6 +34,12 @@ class LaunchParams:
     bdimx: int = UNSET
     bdimy: int = UNSET
     bdimz: int = UNSET
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_size = isinstance(value, Integral) and not isinstance(value, bool) and (value == UNSET or int(value) > 0)
+        if name in LaunchParams.__dataclass_fields__ and not is_size:
+            raise NotALaunchSize(name=name, value=shown(value))
+        super().__setattr__(name, value)
 
 
 @dataclass(kw_only=True)

@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 from ..errors import WeftError
-from ..runtime.argument_kinds import check_tensor
+from ..runtime.argument_kinds import check_tensor, checked_init
 from . import functional as F
 from .results import WrongArgument
 
 Tensor = torch.Tensor
 
 
+@checked_init
 class LayerNorm(nn.LayerNorm):
     """torch.nn.LayerNorm."""
 
@@ -27,6 +28,7 @@ class LayerNorm(nn.LayerNorm):
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
+@checked_init
 class RMSNorm(nn.RMSNorm):
     """torch.nn.RMSNorm. weight_offset, casting: see `weft.nn.functional.rms_norm`; with a residual, forward returns (result, sum)."""
 
@@ -43,6 +45,7 @@ class RMSNorm(nn.RMSNorm):
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps, residual=residual, weight_offset=offset, casting=casting)
 
 
+@checked_init
 class AddRMSNorm(RMSNorm):
     """forward(x, residual) -> (norm of the sum, the sum)."""
 
@@ -53,6 +56,7 @@ class AddRMSNorm(RMSNorm):
         return super().forward(x, residual)
 
 
+@checked_init
 class GroupNorm(nn.GroupNorm):
     """torch.nn.GroupNorm."""
 
@@ -92,14 +96,17 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
         return F.batch_norm(input, mean, var, self.weight, self.bias, uses_batch, momentum, self.eps)
 
 
+@checked_init
 class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
     """torch.nn.BatchNorm1d."""
 
 
+@checked_init
 class BatchNorm2d(_BatchNorm, nn.BatchNorm2d):
     """torch.nn.BatchNorm2d."""
 
 
+@checked_init
 class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
     """torch.nn.BatchNorm3d."""
 
@@ -117,18 +124,22 @@ class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
         return F.instance_norm(input, self.running_mean, self.running_var, self.weight, self.bias, uses_batch, momentum, self.eps)
 
 
+@checked_init
 class InstanceNorm1d(_InstanceNorm, nn.InstanceNorm1d):
     """torch.nn.InstanceNorm1d."""
 
 
+@checked_init
 class InstanceNorm2d(_InstanceNorm, nn.InstanceNorm2d):
     """torch.nn.InstanceNorm2d."""
 
 
+@checked_init
 class InstanceNorm3d(_InstanceNorm, nn.InstanceNorm3d):
     """torch.nn.InstanceNorm3d."""
 
 
+@checked_init
 class Softmax(nn.Softmax):
     """torch.nn.Softmax."""
 
@@ -137,6 +148,7 @@ class Softmax(nn.Softmax):
         return F.softmax(input, self.dim)
 
 
+@checked_init
 class LogSoftmax(nn.LogSoftmax):
     """torch.nn.LogSoftmax."""
 
@@ -145,6 +157,7 @@ class LogSoftmax(nn.LogSoftmax):
         return F.log_softmax(input, self.dim)
 
 
+@checked_init
 class GELU(nn.GELU):
     """torch.nn.GELU."""
 
@@ -153,6 +166,7 @@ class GELU(nn.GELU):
         return F.gelu(input, self.approximate)
 
 
+@checked_init
 class SiLU(nn.SiLU):
     """torch.nn.SiLU, out of place."""
 
@@ -161,6 +175,7 @@ class SiLU(nn.SiLU):
         return F.silu(input)
 
 
+@checked_init
 class SwiGLU(nn.Module):
     """silu(gate) * value, of two tensors or of one that holds both side by side. It has no parameters."""
 
@@ -169,6 +184,7 @@ class SwiGLU(nn.Module):
         return F.swiglu(gate, value)
 
 
+@checked_init
 class CrossEntropyLoss(nn.CrossEntropyLoss):
     """torch.nn.CrossEntropyLoss for class numbers. z_loss, softcap: see `weft.nn.functional.cross_entropy`."""
 
@@ -182,6 +198,7 @@ class CrossEntropyLoss(nn.CrossEntropyLoss):
         return F.cross_entropy(input, target, **keywords, z_loss=self.z_loss, softcap=self.softcap)  # type: ignore[arg-type]
 
 
+@checked_init
 class KLDivLoss(nn.KLDivLoss):
     """torch.nn.KLDivLoss."""
 

@@ -5,6 +5,7 @@ Owns the errors that name a wrong argument. Read first: `checked`.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from .unusual import is_sharded, unusual
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class NotATensor(UserError, TypeError):
@@ -42,7 +44,7 @@ class WrongKind(UserError, TypeError):
 class WrongCall(UserError, TypeError):
     code = "W157"
     what = "{function}: {problem}"
-    fix = "its arguments are {signature}"
+    fix = "{hint}its arguments are {signature}"
 
 
 class TorchRefused(UserError):
@@ -106,12 +108,16 @@ def explain(function: Callable[..., Any], values: Mapping[str, Any], error: Exce
 
 
 def check_call(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-    """Errors: WrongCall if arguments do not fit the signature: too many, too few, or with unknown names."""
+    """Errors: WrongCall if arguments do not fit the signature: too many, too few, or with unknown names, for which it says the nearest known one."""
     signature = inspect.signature(function)
     try:
         signature.bind(*args, **keywords)
     except TypeError as error:
-        raise WrongCall(function=function.__name__, problem=str(error), signature=f"({', '.join(signature.parameters)})") from None
+        names = list(signature.parameters)
+        unknown = next((name for name in keywords if name not in names), "")
+        near = difflib.get_close_matches(unknown, names, n=1, cutoff=0.5)
+        hint = f"write {near[0]} instead of {unknown}; " if near else ""
+        raise WrongCall(function=function.__name__, problem=str(error), hint=hint, signature=f"({', '.join(names)})") from None
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -132,6 +138,23 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             raise
 
     return call
+
+
+def checked_init(kind: type[T]) -> type[T]:
+    """Make a class raise a coded error for arguments that its constructor, which may be torch's, does not have. Errors: WrongCall."""
+    init: Callable[..., None] = inspect.unwrap(kind.__init__)
+
+    @functools.wraps(init)
+    def call(self: Any, *args: Any, **keywords: Any) -> None:
+        try:
+            init(self, *args, **keywords)
+        except TypeError as error:
+            if not isinstance(error, WeftError):
+                check_call(kind, args, keywords)
+            raise
+
+    kind.__init__ = call  # type: ignore[method-assign]
+    return kind
 
 
 EXPLAINED = (AttributeError, TypeError, ValueError, IndexError, KeyError, OverflowError, RuntimeError)
