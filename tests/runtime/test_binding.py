@@ -100,6 +100,26 @@ def test_message(values: tuple[Any, ...], expected: str) -> None:
     assert message(add(), *values) == expected
 
 
+@pytest.mark.parametrize("given", ["bool_(True)", "int8(-3)", "uint64(3)", "float16(0.5)", "float32(0.5)", "complex64(1+2j)", "complex128(1-2j)"])
+def test_numbers_of_numpy_are_numbers_of_python(given: str) -> None:
+    """As scalar inputs, as constants and as operands; complex ones keep their imaginary part."""
+    import numpy as np
+
+    value = eval(f"np.{given}", {"np": np})
+    x = torch.randn(3, dtype=torch.complex64)
+    kind = {bool: DataType.Bool, int: DataType.Int, float: DataType.Double, complex: DataType.ComplexDouble}[type(value.item())]
+
+    def build(fd: FusionDefinition) -> None:
+        z = fd.define_tensor([-1], dtype=DataType.ComplexFloat)
+        for scalar in (fd.define_scalar(kind), fd.define_scalar(value), value):
+            fd.add_output(fd.ops.mul(z, scalar))
+
+    fd = define(build)
+    for _ in range(2):
+        for output in fd.execute([x, value]):
+            torch.testing.assert_close(output, x * value.item())
+
+
 def test_message_for_a_tensor_where_a_scalar_is_due() -> None:
     fd = define(lambda fd: fd.add_output(fd.ops.mul(tensor(fd, 1), fd.define_scalar(DataType.Double))))
     assert message(fd, X[0], X[0]).startswith("Expected input 1, d2, to be a scalar but got float tensor of rank 1")

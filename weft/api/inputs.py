@@ -17,7 +17,7 @@ from ..expr import Sym, const, var
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion, FusionGuard
 from ..ir.values import IterDomain, Scalar, TensorDomain, TensorView
-from ..ops.arguments import NoElementType
+from ..ops.arguments import NoElementType, number
 from ..integers import whole_number
 from . import overloads as ov
 from .overloads import Overload, Parameter
@@ -296,10 +296,9 @@ def make_scalar(fusion: Fusion, *args: Any, **kwargs: Any) -> Scalar:
 
 
 def _python_number(value: Any) -> bool | int | float | complex:
+    value = number(value)
     if isinstance(value, (bool, int, float, complex)):
         return value
-    if ov.is_bool(value):
-        return bool(value)
     return int(value) if hasattr(value, "__index__") else float(value)
 
 

@@ -52,6 +52,8 @@ def number(value: object) -> object:
         return bool(value)
     if isinstance(value, numbers.Real):
         return float(value)
+    if isinstance(value, numbers.Complex):
+        return complex(value)
     return value
 
 

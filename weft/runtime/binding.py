@@ -22,6 +22,7 @@ from ..expr import Number, Sym, evaluate, var
 from ..ir.block_ops import BlockFoldOp
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val, no_reductions
+from ..ops.arguments import number
 from ..reference.torch_types import NoSuchType, torch_dtype, torch_dtype_to_nvfuser_dtype
 from .storage_check import check_storage
 
@@ -338,6 +339,7 @@ class _ScalarInput:
         if isinstance(given, torch.Tensor):
             shown = f"{type_name(given.dtype)} tensor of rank {given.dim()}"
             raise ExpectedScalar(index=self.index, value=self.shown, given=shown)
+        given = number(given)
         if not isinstance(given, (bool, int, float, complex)):
             if hasattr(given, "__index__"):
                 given = given.__index__()
