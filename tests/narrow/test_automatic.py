@@ -149,6 +149,38 @@ def test_packed_sizes_are_doubled_in_the_definition():
     torch.testing.assert_close(fd.execute([x])[0], values(x, FP4).float().relu(), atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize("shape", [(8,), (4, 16), (2, 3, 64)])
+def test_codes_declared_as_not_contiguous_are_read_in_whole_bytes(shape, is_packed):
+    """That is what define_tensor says when it is told nothing. The elements of a byte follow one another all the same."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1] * len(shape), dtype=DataType.Float4_e2m1fn_x2 if is_packed else FP4)
+        fd.add_output(fd.ops.set(x))
+        fd.add_output(fd.ops.cast(x, FLOAT))
+        fd.add_output(fd.ops.sum(fd.ops.cast(x, FLOAT), -1))
+    x = random_codes(shape, FP4)
+    copy, wide, total = fd.execute([x])
+    assert same_bytes(copy, x)
+    torch.testing.assert_close(wide, values(x, FP4).float(), atol=0, rtol=0)
+    torch.testing.assert_close(total, values(x, FP4).float().sum(-1))
+
+
+@pytest.mark.parametrize("shape", [(2,), (3, 2), (1, 2), (4, 1, 2)])
+def test_a_dimension_of_one_byte_has_two_elements(shape):
+    """It is no broadcast, however the tensor is defined."""
+    x = random_codes(shape, FP4)
+    packed = list(x.shape)
+    forms = [
+        lambda fd: fd.from_pytorch(x), lambda fd: fd.from_pytorch(x, static_sizes=True),
+        lambda fd: fd.define_tensor(packed, contiguity=True, dtype=DataType.Float4_e2m1fn_x2),
+        lambda fd: fd.define_tensor(packed, contiguity=[None if n == 1 else True for n in packed], dtype=DataType.Float4_e2m1fn_x2),
+    ]  # fmt: skip
+    for form in forms:
+        with FusionDefinition() as fd:
+            fd.add_output(fd.ops.cast(form(fd), FLOAT))
+        torch.testing.assert_close(fd.execute([x])[0], values(x, FP4).float(), atol=0, rtol=0)
+
+
 @pytest.mark.parametrize("old, new", [(DataType.Int, FP4), (E4M3, FP4), (DataType.Bool, E4M3), (FP4, DataType.Int32), (E4M3, DataType.ComplexFloat)])
 def test_casts_without_a_conversion_are_refused(old, new):
     with FusionDefinition() as fd:

@@ -162,14 +162,16 @@ def build_tensor(
     if is_cpu and shape:
         raise TensorOnTheCpu(rank=len(shape))
     order = _memory_order(stride_order or range(len(shape) - 1, -1, -1))
+    if dtype is DataType.Float4_e2m1fn_x2:
+        if order and shape[order[-1]] == 1:  # two elements in a byte, and no broadcast dimension
+            contiguity = [*contiguity[:-1], True]
+        shape, dtype = _unpacked_fp4(shape, order), DataType.Float4_e2m1fn
     expanded = [False] * len(shape)
     for position, dim in enumerate(order):
         if contiguity[position] is None:
             expanded[dim] = shape[dim] != 1
         elif shape[dim] == 1:
             raise BroadcastContiguity(value=contiguity[position], position=position, dim=dim)
-    if dtype is DataType.Float4_e2m1fn_x2:
-        shape, dtype = _unpacked_fp4(shape, order), DataType.Float4_e2m1fn
     name = fusion._tensor_count
     logical = [_input_axis(fusion, name, dim, size, expanded[dim]) for dim, size in enumerate(shape)]
     _count_extents(fusion, name, shape)

@@ -141,9 +141,13 @@ def check_alignment(
         domain = value.domain()
         counts = domain.user.counts if domain.user is not None else (1,) * len(domain.logical)
         dims = dict(zip(no_reductions(domain.logical), (dim for dim, count in enumerate(counts) for _ in range(count))))
-        bits = value.dtype().bits
+        bits, is_packed = value.dtype().bits, value.dtype().is_packed
         for axis, contiguous in zip(domain.maybe_allocation, domain.contiguity):
             dim = dims.get(axis)
-            if contiguous is False and dim is not None and tensor.sizes[dim] > 1 and 0 not in tensor.sizes and tensor.strides[dim] * bits % (8 * needed):
+            if contiguous is not False or dim is None or tensor.sizes[dim] <= 1 or 0 in tensor.sizes:
+                continue
+            if is_packed and tensor.strides[dim] == 1:  # the elements of a byte follow one another, whatever was declared
+                continue
+            if tensor.strides[dim] * bits % (8 * needed):
                 problem = f"the stride of dimension {dim} is {tensor.strides[dim]} elements"
                 raise Misaligned(kernel=program.name, tensor=shown[index], needed=needed, problem=problem)  # type: ignore[index]
