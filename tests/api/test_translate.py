@@ -148,6 +148,24 @@ def test_numbers_keep_their_value(value, text):
     assert type(again) is type(value) and repr(again) == repr(value)
 
 
+def test_an_embedding_is_one_line():
+    """The axis that it gives its indices has no line; one that the user gave them has."""
+
+    def define(fd):
+        index, table = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Int), fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.embedding_fwd(index, table))
+
+    assert body(define)[2:] == ["tv3 = fd.ops.embedding_fwd(tv0, tv1)", "fd.add_output(tv3)"]
+
+    def with_its_own(fd):
+        define(fd)
+        fd.add_output(fd.ops.broadcast(fd.fusion.inputs()[0], [False, False, True]))
+
+    assert "tv4 = fd.ops.broadcast(tv0, is_broadcast_dim=[False, False, True])" in body(with_its_own)
+    fd = defined(with_its_own)
+    assert structural_key(rebuilt(repr(fd)).fusion) == structural_key(fd.fusion)
+
+
 def test_translate_fusion_is_the_repr():
     fd = defined(CASES["layer norm"])
     assert translate_fusion(fd.fusion) == repr(fd)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..ir.graph_ops import At, Fixed, LookupOp
-from ..ir.values import BroadcastOp
+from ..ir.values import BroadcastOp, Expr, TensorView
 from ..ops.build import logical_axes
 from ..ops.lookups import unwrapped
 from .translate_values import Names
@@ -27,6 +27,15 @@ def _embedding(expr: LookupOp, names: Names) -> str:
     wide = expr.inputs[1].definition()
     assert isinstance(wide, BroadcastOp)
     return f"embedding_fwd({names.of(wide.inputs[0])}, {names.of(expr.inputs[0])})"
+
+
+def belongs_to_embedding(expr: Expr) -> bool:
+    """Tell whether an op only gives indices the axis of the features, which `embedding_fwd` does itself."""
+    out = expr.outputs[0]
+    if not isinstance(expr, BroadcastOp) or not isinstance(out, TensorView) or out.is_fusion_output:
+        return False
+    readers = out.uses()
+    return bool(readers) and all(isinstance(r, LookupOp) and r.op_name == "embedding_fwd" and r.inputs[1] is out for r in readers)
 
 
 LOOKUPS: dict[str, Callable[[LookupOp, Names], str]] = {
