@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -73,9 +74,10 @@ def index(t: Translation, x: Operand, indices: list[Operand]) -> Operand:
     given = given[: next((i for i, v in enumerate(given) if v is None), len(given))]
     if all(t.rank(v) == 0 for v in given):
         raise Declined("an index given as a single number")
-    place, extent = _from_front(t, given[0], x.size(first)), x.size(first)
+    dtype = _type_of_positions(t.node, first, len(given))
+    place, extent = _from_front(t, given[0], x.size(first), dtype), x.size(first)
     for number, other in enumerate(given[1:], first + 1):
-        place = t.ops.add(t.ops.mul(place, x.size(number)), _from_front(t, other, x.size(number)))
+        place = t.ops.add(t.ops.mul(place, x.size(number)), _from_front(t, other, x.size(number), dtype))
         extent = t.ops.mul(extent, x.size(number))
     if len(given) > 1:
         x = _merged(t, x, first, len(given), extent)
@@ -93,8 +95,21 @@ def _merged(t: Translation, x: TensorView, first: int, count: int, extent: Opera
     return t.merged[x, first, count]
 
 
-def _from_front(t: Translation, place: Operand, extent: Operand) -> Operand:
-    place = t.to(place, torch.int64)
+def _type_of_positions(node: torch.fx.Node, first: int, count: int) -> torch.dtype:
+    """Return the type in which positions along `count` axes are computed: 64 bits cost several instructions each, and 32 do for given positions of 32 bits in
+    axes that are known to be short."""
+    source: Any = meta_of(node.args[0])
+    extents = source.shape[first : first + count]
+    given: Any = [index for index in node.args[1] if index is not None]  # type: ignore[union-attr]
+    is_short = all(isinstance(n, int) for n in extents) and 2 * math.prod(extents) < 2**31  # a negative position may be added to
+    return torch.int32 if is_short and all(meta_of(index).dtype in SHORT_POSITIONS for index in given) else torch.int64
+
+
+SHORT_POSITIONS = (torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def _from_front(t: Translation, place: Operand, extent: Operand, dtype: torch.dtype) -> Operand:
+    place = t.to(place, dtype)
     return t.ops.where(t.ops.lt(place, 0), t.ops.add(place, extent), place)
 
 
