@@ -100,11 +100,11 @@ ROUNDING = 1e-9
 def in_float64(name: str, inputs: dict[str, Any], options: dict[str, Any], problem: str, worst: float) -> tuple[str, float]:
     """Judge a model again with weights in float64: where a value is near the kink of a ReLU, or two of a pool are equal, float32 may take the other side, and a
     gradient is far off although each op is right. Return what is wrong or "", and the worst error."""
+    kept = list(ours.GRAPHS)
     torch.manual_seed(0)
     torch._dynamo.reset()
     model = MODELS[name]()[0].double()
     values = cast(inputs, torch.float64)
-    kept = list(ours.GRAPHS)
     compiled = torch.compile(model, backend=ours.backend, options=options, dynamic=False)
     error = errors(step(model, compiled, values), step(model, model, values))
     ours.GRAPHS[:] = kept
