@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path.append(str(TESTS / "mutations"))
+sys.path += [str(TESTS), str(TESTS / "mutations")]
+from mutate import EQUIVALENT  # noqa: E402
 from planting import FOLDERS, ROOT, chosen, mutations  # noqa: E402
 
 
@@ -35,3 +36,9 @@ def test_a_choice_is_the_same_for_the_same_seed() -> None:
     first = chosen(21, 3, FOLDERS)
     assert first == chosen(21, 3, FOLDERS) != chosen(21, 4, FOLDERS)
     assert len({m.file.split("/")[1] for m in first}) == len(FOLDERS)
+
+
+@pytest.mark.parametrize("place", EQUIVALENT)
+def test_a_mutation_that_nobody_can_tell_is_of_a_line_that_exists(place: str) -> None:
+    file, line = place.rsplit(": '", 1)[0].split(": ", 1)
+    assert line in map(str.strip, (ROOT / file).read_text(encoding="utf-8").split("\n"))
