@@ -325,12 +325,13 @@ def compile_program(fusion: Fusion, proposal: Proposal, index_type: DataType, *,
 
 def program_of_scheduled(fusion: Fusion, index_type: DataType, *, name: str, result: ScheduleResult | None = None, overlaps: bool = False) -> KernelProgram:
     """Return the program of a fusion scheduled by hand, which is not changed. overlaps: see `lower`."""
-    clone, _ = fusion.clone()
+    clone, copies = fusion.clone()
     fold_scheduled_welford(clone)
     settle_as_iteration(clone)
     canonicalize_extents(clone)
     settle_bulk_copies(clone)
-    return _finish(clone, result or ScheduleResult(), index_type, name, 0.0, overlaps)
+    fixed = result or fusion.scheduled or ScheduleResult()
+    return _finish(clone, fixed.in_copy(copies), index_type, name, 0.0, overlaps)
 
 
 def _finish(scheduled: Fusion, result: ScheduleResult, index_type: DataType, name: str, schedule_s: float, overlaps: bool) -> KernelProgram:

@@ -82,6 +82,29 @@ def test_a_schedule_made_in_place_computes(name: str) -> None:
         torch.testing.assert_close(out.double(), reference(x.double()), atol=1e-5, rtol=1e-4)
 
 
+ODD: dict[str, tuple[SchedulerType, Build, Callable[[torch.Tensor], torch.Tensor], tuple[int, int], tuple[int, int]]] = {
+    "rows of a sum": (S.reduction, lambda fd, x: fd.ops.sum(x, [1]), lambda x: x.sum(1), (5, 1001), (7, 1003)),
+    "a sum of all": (S.reduction, lambda fd, x: fd.ops.sum(x, [0, 1]), lambda x: x.sum(), (5, 17), (9, 23)),
+    "columns of a sum": (S.reduction, lambda fd, x: fd.ops.sum(x, [0]), lambda x: x.sum(0), (129, 17), (65, 31)),
+    "rows of a softmax": (S.inner_persistent, softmax, lambda x: x.softmax(1), (5, 1001), (3, 999)),
+    "arithmetic": (S.pointwise, lambda fd, x: fd.ops.neg(x), lambda x: -x, (5, 17), (9, 33)),
+    "a transpose of short rows": (S.transpose, lambda fd, x: fd.ops.neg(fd.ops.permute(x, [1, 0])), lambda x: -x.t(), (128, 8), (132, 8)),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_schedule_made_in_place_computes_rows_of_any_length(name: str) -> None:
+    """Also of another length than that for which the params were chosen."""
+    kind, build, wanted, shape, other = ODD[name]
+    fd = defined(build)
+    x, y = torch.randn(shape), torch.randn(other)
+    params = fd.sched.compute_heuristics(fd.fusion, kind, [x])
+    fd.sched.schedule(fd.fusion, kind, params)
+    assert "__global__" in fd.fusion.print_kernel()
+    for given in (x, y):
+        torch.testing.assert_close(fd.manual_execute([given])[0], wanted(given))
+
+
 def test_what_cannot_be_scheduled_in_place_says_so() -> None:
     for name, kind, shape, reason in (("a reshape", S.pointwise, (64, 128), "execute rewrites a reshape"), ("a cat", S.resize, (-1, -1), "static sizes only")):
         fd = defined(TAKEN[name][0], shape)

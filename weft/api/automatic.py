@@ -142,7 +142,7 @@ def schedule(fusion: Fusion, scheduler_type: SchedulerType, inputs_or_params: An
         raise Rejected(reason=_sentence(scheduler_type, prepare(fusion).declines[chosen.template]))
     analysis = prepare_in_place(fusion).analysis(scheduler)
     result = scheduler.apply(fusion, analysis, chosen.params)
-    fusion.scheduled = dataclasses.replace(result, peel=None, staying=None)  # these name axes, which belong to this object alone; the kernel is right without
+    fusion.scheduled = result.for_any_size()
     chosen.lparams, chosen.cparams = _launch_params(result), CompileParams(maxrregcount=result.max_registers or 255)
     return chosen
 

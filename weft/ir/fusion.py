@@ -333,7 +333,7 @@ class _Cloner:
                 target.as_written[self.map[value]] = replace(written, source=self.map[written.source])  # type: ignore[arg-type]
         target.detached = {self.map[v] for v in source.detached if v in self.map}
         target._size_scalars = {k: self._value(v) for k, v in source._size_scalars.items()}  # type: ignore[misc]
-        target.scheduled = source.scheduled
+        target.scheduled = None if source.scheduled is None else source.scheduled.in_copy(self.map)
         target.random_op_count, target.names = source.random_op_count, dict(source.names)
         target._tensor_count, target._scalar_count, target._axis_count = source._tensor_count, source._scalar_count, source._axis_count
         return target, self.map

@@ -84,9 +84,9 @@ class _ScheduledCaller(Caller):
 
     def program(self, index_type: DataType, *, overlaps: bool = False) -> KernelProgram:
         """Lower the fusion. Errors: those of a schedule that cannot be lowered."""
-        result = self.fixed.schedule_result(self.shared.fusion.scheduled)
         fusion, outputs = self.shared.clone()
         fusion.set_outputs(outputs)
+        result = self.fixed.schedule_result(fusion.scheduled)
         program = compiler.program_of_scheduled(fusion, index_type, name="weft_user", result=result, overlaps=overlaps)
         self.has_async_warps = Need.async_warps in program.needs
         return replace(named(program), max_registers=self.fixed.max_registers)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..analysis.vectorization import MAX_VECTOR_BITS
@@ -50,6 +50,22 @@ class ScheduleResult:
     most_threads: int | None = None
     keeps_places: bool = False
     sizes: tuple[tuple[Sym, int], ...] = ()
+
+    def for_any_size(self) -> "ScheduleResult":
+        """Return what holds for other sizes than those of the params, too: what a fusion scheduled in place keeps.
+
+        Without full parts and staying blocks, the kernel asks more and computes the same; vectors that are aligned in rows that are not need their phase. Sizes
+        that the schedule has made constants are no variables any more: they are checked as constants of the definition are.
+        """
+        phase = None if self.peel is None else self.peel.phase
+        return replace(self, peel=None if phase is None else Peel(phase=phase), staying=None, sizes=())
+
+    def in_copy(self, copies: Mapping[Any, Any]) -> "ScheduleResult":
+        """Return the result for a copy of the fusion. copies: its values and axes, by those of the original."""
+        phase = None if self.peel is None else self.peel.phase
+        if phase is None or phase.rows is None:
+            return self
+        return replace(self, peel=replace(self.peel, phase=replace(phase, rows=copies[phase.rows])))  # type: ignore[type-var]
 
 
 class Scheduler(ABC):
