@@ -105,6 +105,17 @@ def test_a_schedule_made_in_place_computes_rows_of_any_length(name: str) -> None
         torch.testing.assert_close(fd.manual_execute([given])[0], wanted(given))
 
 
+@pytest.mark.parametrize("changed", [{"bdimy": 4}, {"bdimz": 4}, {"bdimy": 2, "bdimz": 2}])
+def test_threads_that_changed_params_ask_for_and_a_schedule_has_no_use_for(changed: dict[str, int]) -> None:
+    x = torch.randint(-4, 5, (3, 17)).float()
+    fd = defined(lambda fd, x: fd.ops.sum(x, [0, 1]))
+    params = fd.sched.compute_heuristics(fd.fusion, S.reduction, [x])
+    for name, value in changed.items():
+        setattr(params, name, value)
+    fd.sched.schedule(fd.fusion, S.reduction, params)
+    assert torch.equal(fd.manual_execute([x], params)[0], x.sum())
+
+
 def test_what_cannot_be_scheduled_in_place_says_so() -> None:
     for name, kind, shape, reason in (("a reshape", S.pointwise, (64, 128), "execute rewrites a reshape"), ("a cat", S.resize, (-1, -1), "static sizes only")):
         fd = defined(TAKEN[name][0], shape)

@@ -228,6 +228,22 @@ def test_launch_constraints_fix_the_block() -> None:
     assert_same(executor.run([X], LaunchParams(bdimx=32)), [-X.sum(1)])
 
 
+@pytest.mark.parametrize("unused", ["bdimy", "bdimz", "gdimx", "gdimy"])
+def test_launch_constraints_along_what_no_axis_is_bound_to_change_nothing(unused: str) -> None:
+    """More threads than the kernel expects would each add their part once more."""
+
+    def build(fd: FusionDefinition) -> None:
+        total = fd.ops.sum(tensor(fd, 2), [0, 1])
+        fd.add_output(total)
+        total.axis(1).parallelize(ParallelType.block_x)
+
+    constraints = LaunchParams(bdimx=32, **{unused: 4})
+    executor = compiled(define(build), [X], constraints)
+    assert_same(executor.run([X], constraints), [X.sum()])
+    (prepared,) = executor._current._prepared.values()  # type: ignore[union-attr]
+    assert (prepared.plans[0].grid, prepared.plans[0].block) == ((1, 1, 1), (32, 1, 1))
+
+
 def test_an_empty_output_launches_nothing() -> None:
     executor = compiled(flat(), [X])
     (out,) = executor.run([torch.zeros(0, 8)])

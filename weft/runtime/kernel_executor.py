@@ -15,6 +15,7 @@ import torch
 from .. import compiler
 from ..dtypes import DataType
 from ..errors import UserError, shown
+from ..expr import ONE
 from ..ir.enums import BLOCK_TYPES, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import CatOp, ScatterOp, TorchOp
@@ -74,6 +75,7 @@ class _ScheduledCaller(Caller):
     def __init__(self, shared: SharedDefinition, fusion: Fusion, fixed: _Fixed) -> None:
         super().__init__(shared, fusion.inputs(), Kernels())
         self.fixed, self.has_async_warps = fixed, False
+        self.is_used: dict[str, tuple[bool, ...]] = {}
 
     def request(self, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
         index_type = self.fixed.index_type or index_type_for(use, sizes)
@@ -89,12 +91,14 @@ class _ScheduledCaller(Caller):
         result = self.fixed.schedule_result(fusion.scheduled)
         program = compiler.program_of_scheduled(fusion, index_type, name="weft_user", result=result, overlaps=overlaps)
         self.has_async_warps = Need.async_warps in program.needs
+        self.is_used = {name: tuple(extent is not ONE for extent in extents) for name, extents in (("grid", program.grid), ("block", program.block))}
         return replace(named(program), max_registers=self.fixed.max_registers)
 
     def change_launch(self, launch: dict[str, Any]) -> None:
+        """Launch with the dimensions that are fixed. One that no axis is bound to stays 1: the kernel expects no threads or blocks along it."""
         block = (UNSET,) * 3 if self.has_async_warps else self.fixed.block  # the whole block is known at compile time
         for name, fixed in (("grid", self.fixed.grid), ("block", block)):
-            launch[name] = tuple(n if wanted == UNSET else wanted for n, wanted in zip(launch[name], fixed))
+            launch[name] = tuple(wanted if is_used and wanted != UNSET else n for n, wanted, is_used in zip(launch[name], fixed, self.is_used[name]))
 
 
 def caller_as_scheduled(fusion: Fusion) -> Caller:
