@@ -48,6 +48,18 @@ def test_a_renamed_input_is_a_view(build: Callable[..., Any], expected: Callable
     assert not fd.fec.kernel_runtimes
 
 
+@pytest.mark.parametrize("is_static", [False, True])
+@pytest.mark.parametrize(("build", "expected"), [case[1:] for case in VIEWS if case[0] != "split"], ids=[case[0] for case in VIEWS if case[0] != "split"])
+def test_a_renamed_input_in_another_order_is_a_view(build: Callable[..., Any], expected: Callable[..., torch.Tensor], is_static: bool) -> None:
+    """The order that a computed output would have from its input is no wish of the user's."""
+    x = torch.randn(8, 10, 6).permute(2, 0, 1)
+    fd = define(lambda fd: fd.add_output(build(fd.ops, fd.from_pytorch(x, static_sizes=is_static))))
+    (out,), wanted = fd.execute([x]), expected(x)
+    assert out.data_ptr() == wanted.data_ptr() and out.shape == wanted.shape
+    assert all(n == 1 or a == b for n, a, b in zip(out.shape, out.stride(), wanted.stride()))
+    assert not fd.fec.kernel_runtimes
+
+
 def test_views_beside_what_is_computed() -> None:
     def build(fd: FusionDefinition) -> None:
         x = strided(fd, 3)

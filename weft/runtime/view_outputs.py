@@ -24,11 +24,15 @@ from .outputs import Layout, layout_of
 
 @dataclass(frozen=True)
 class Chain:
-    """The expressions that lead to an output, first to last: from input `source`, or with `of_result` from the computed output `source`."""
+    """The expressions that lead to an output, first to last: from input `source`, or with `of_result` from the computed output `source`.
+
+    is_ordered: the definition asks for an order of the output in memory. One that is inferred later is for outputs that a kernel writes.
+    """
 
     source: int
     exprs: tuple[Expr, ...]
     of_result: bool = False
+    is_ordered: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ def chains(fusion: Fusion, computed: Sequence[TensorView], alias: Sequence[int |
     for number, tensor in enumerate(computed) if fusion.shows_inputs else ():
         current, exprs = _behind_renames(tensor)
         if current in inputs and current not in written and alias[number] is None and exprs and not _is_packed(tensor):
-            out[number] = Chain(inputs[current], exprs)
+            out[number] = Chain(inputs[current], exprs, is_ordered=_is_ordered(tensor))
     return out
 
 
@@ -71,7 +75,7 @@ def chains_of_results(fusion: Fusion, computed: list[TensorView], alias: list[in
             computed.append(base)
             alias.append(None)
         if alias[places[base]] is None:
-            out[number] = Chain(places[base], exprs, of_result=True)
+            out[number] = Chain(places[base], exprs, True, _is_ordered(tensor))
     return out
 
 
@@ -82,6 +86,10 @@ def _behind_renames(tensor: TensorView) -> tuple[TensorView, tuple[Expr, ...]]:
         exprs.append(definition)
         tensor = definition.tensor_inputs[0]
     return tensor, tuple(reversed(exprs))
+
+
+def _is_ordered(tensor: TensorView) -> bool:
+    return tensor.domain().allocation is not None
 
 
 def _is_packed(tensor: TensorView) -> bool:
@@ -134,7 +142,7 @@ def view_of(chain: Chain, sizes: Sequence[int], strides: Sequence[int], env: Map
         axes, offset = moved[0], offset + moved[1]
     output: TensorView = chain.exprs[-1].outputs[0]  # type: ignore[assignment]
     view = View(chain.source, tuple(n for n, _ in axes), tuple(s for _, s in axes), offset, chain.of_result)
-    if output.domain().allocation is not None and not layout_of(output, env).is_like(view.sizes, view.strides):
+    if chain.is_ordered and not layout_of(output, env).is_like(view.sizes, view.strides):
         return None  # the user requested another order
     return view
 
