@@ -76,7 +76,8 @@ def test_scalars_are_converted_to_their_type() -> None:
         (
             (X, torch.zeros(4, 16)[:, :8]),
             "Expected input 1, T1_g_float[iS2{i3}, iS3{i4}], to have stride 8 in dimension 0 (the definition says it is contiguous), but got 16;"
-            " sizes [4, 8], strides [16, 1] | pass tensor.contiguous(), or define that dimension with contiguity False",
+            " sizes [4, 8], strides [16, 1] (Tried to bind to a constant value: 8 as 16)"
+            " | pass tensor.contiguous(), or define that dimension with contiguity False",
         ),
         (
             (X, torch.zeros(4, 9)),

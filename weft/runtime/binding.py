@@ -113,7 +113,10 @@ class NoWholeBlocks(UserError):
 
 class WrongStride(UserError):
     code = "W781"
-    what = "Expected input {index}, {value}, to have stride {expected} in dimension {dim} ({why}), but got {given}; sizes {sizes}, strides {strides}"
+    what = (
+        "Expected input {index}, {value}, to have stride {expected} in dimension {dim} ({why}), but got {given}; sizes {sizes}, strides {strides} "
+        "(Tried to bind to a constant value: {expected} as {given})"
+    )
     fix = "{remedy}"
 
 
