@@ -1,4 +1,4 @@
-"""A reduction of a reduction is one, if nothing else reads what lies between."""
+"""A reduction of a reduction is one in what torch's frontends define, if nothing else reads what lies between."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from fusion_check import poisoned_outputs
 
-from weft import FusionDefinition
+from weft import FusionDefinition, PythonProfiler
 from weft.graph.normalize import normalize
 from weft.ir.values import ReductionOp
 from weft.options import options
@@ -46,6 +46,7 @@ def test_results(name: str, shape: tuple[int, ...]) -> None:
         x = fd.define_tensor([-1] * 4, contiguity=True)
         for out in define(fd.ops, x):
             fd.add_output(out)
+    fd.fusion.shares_results = False
     assert sum(isinstance(e, ReductionOp) for e in normalize(fd.fusion).tensor_exprs()) == count
     given = torch.randn(shape)
     if name in ("three", "of other kinds", "means") and 0 in shape:
@@ -62,9 +63,21 @@ def test_a_view_between_is_seen_through() -> None:
         x = fd.define_tensor([3, 4, 10, 6], contiguity=True)
         inner = fd.ops.sum(fd.ops.reshape(x, [3, 4, 10, 3, 2]), [4])
         fd.add_output(fd.ops.sum(fd.ops.reshape(inner, [3, 4, 5, 2, 3]), [3]))
+    fd.fusion.shares_results = False
     assert sum(isinstance(e, ReductionOp) for e in normalize(fd.fusion).tensor_exprs()) == 1
     given = torch.randn(3, 4, 10, 6)
     with poisoned_outputs():
         (out,) = fd.execute([given])
     torch.testing.assert_close(out.double(), given.double().view(3, 4, 5, 2, 3, 2).sum((3, 5)), rtol=1e-5, atol=1e-5)
     assert len(fd.fec.kernel_runtimes) == 1
+
+
+def test_by_hand_they_stay_two() -> None:
+    """As nvFuser's profile counts them: segments that the user wrote."""
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.sum(fd.ops.sum(fd.define_tensor([-1, -1], contiguity=True), [0]), [0]))
+    given = torch.randn(4, 9)
+    with PythonProfiler() as recorded:
+        (out,) = fd.execute([given])
+    assert recorded.profile.segments == 2 and len(recorded.profile.kernel_profiles) == 2
+    torch.testing.assert_close(out.double(), given.double().sum(), rtol=1e-5, atol=1e-5)

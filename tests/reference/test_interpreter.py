@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,15 @@ def test_var_mean_is_torchs(correction: int, dims: list[int], keepdim: bool, sym
     expected = torch.var_mean(a.double(), dims or None, correction=correction, keepdim=keepdim)
     torch.testing.assert_close(got[:2], list(expected))
     torch.testing.assert_close(got[2], a.double().var(dims or None, correction=correction))
+
+
+def test_a_mean_is_as_exact_as_its_rounding() -> None:
+    """Of 20,000 numbers up to 2, whose mean is near 0, and of numbers near 1e8."""
+    for x in (torch.rand(2, 9999, dtype=torch.float64) * 4 - 2, torch.rand(1, 20000, dtype=torch.float64) + 1e8):
+        g = Graph()
+        average, *_ = evaluate(g.out(*g.welford(g.tensor(list(x.shape), D.Double), [0, 1])), [x])
+        exact = math.fsum(x.flatten().tolist()) / x.numel()
+        assert abs(float(average) - exact) <= 1e-16 * (abs(exact) + 0.02)
 
 
 def test_welford_over_expanded_axes_counts_each_repetition() -> None:

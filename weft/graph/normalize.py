@@ -76,7 +76,8 @@ def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
     """Apply the passes after which no axis changes any more."""
     scatter_in_kernels(fusion, questions)
     look_up_what_sums_pick(fusion)
-    fold_at_once(fusion)
+    if not fusion.shares_results:  # in a definition by hand they stay two, as in nvFuser, whose users count segments in profiles
+        fold_at_once(fusion)
     share_factored_sums(fusion)
     join_sums(fusion)
     move_lookups_up(fusion)

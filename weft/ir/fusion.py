@@ -51,7 +51,7 @@ class Fusion(Owner):
         self.hidden_outputs: set[Val] = set()  # aliased outputs that are not returned
         self.read_again: set[int] = set()  # of one kernel's fusion: names of inputs that a later kernel of the definition reads, too; clones share the set
         self.reuses: set[Val] = set()  # aliased outputs that take the input's memory only where that costs nothing; nobody reads the input after the call
-        self.shares_results = True  # outputs that rename another result may share its memory, as in nvFuser; else each has its own, in row-major order
+        self.shares_results = True  # as in nvFuser: an output may share the memory of a result that it renames, and sums of sums stay; else neither
         self.shows_inputs = True  # outputs that only rename an input may be views of it; otherwise each has its own memory
         self.detached: set[Val] = set()  # tensors through which no gradient flows
         self.own_gradients: dict[Val, tuple[tuple[Val, ...], Callable[..., Any]]] = {}  # result of a composite -> (sources, rule), see weft.ops.gradients

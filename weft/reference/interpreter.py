@@ -335,12 +335,11 @@ def _welford(m: Machine, node: Expr) -> tuple[torch.Tensor, ...]:
 
 
 def _welford_of(x: torch.Tensor, dims: list[int]) -> tuple[torch.Tensor, ...]:
-    """Mean, squared deviations and count. The mean of equal elements is that element, so that they have no deviation: a sum divided by its count is rounded."""
-    first = x.detach()
-    for dim in dims if x.numel() else ():
-        first = first.narrow(dim, 0, 1)
-    shift = torch.where(torch.isfinite(first), first, torch.zeros_like(first)) if x.numel() else torch.zeros((), dtype=x.dtype, device=x.device)
-    mean = shift + (x - shift).mean(dims, keepdim=True)
+    """Mean, squared deviations and count. The mean of what is left after a first mean corrects that: a sum is rounded as its largest partial sums are, and the
+    mean of equal elements has to be that element, so that they have no deviation."""
+    first = x.detach().mean(dims, keepdim=True)
+    first = torch.where(torch.isfinite(first), first, torch.zeros_like(first))
+    mean = first + (x - first).mean(dims, keepdim=True)
     squares = (x - mean).square().sum(dims)
     count = 1
     for dim in dims:
