@@ -11,6 +11,7 @@ from calls_on_cpu import define
 
 from weft import DataType, FusionDefinition
 from weft.emulator import Buffer
+from weft.ops.factories import WrongSeed
 from weft.runtime import engines, philox_state
 from weft.runtime.engines import EmulatedCall
 
@@ -117,3 +118,42 @@ def test_the_seed_of_a_graph_lives_until_its_kernels_are_launched(captured: pyte
         engines.watchers.remove(watch)
     assert alive == [True] and held[0]() is None
     assert torch.equal(out, uniform(rng_seed=SEED, rng_offset=0).execute([])[0])
+
+
+# -- seeds in tensors ---------------------------------------------------------------------------------------------------
+def drawn(shape: tuple[int, ...], kind: str, dtype: DataType, where: str) -> FusionDefinition:
+    """x times numbers, normalized, and the numbers. where: what seed and offset are."""
+
+    def build(fd: FusionDefinition) -> None:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        if where == "scalars":
+            state = [fd.define_scalar(DataType.Int) for _ in range(2)]
+        else:
+            one = ([1], [None]) if where == "tensors of one element" else ([], [])
+            state = [fd.define_tensor(*one, dtype=DataType.Int32 if where == "of 32 bits" else DataType.Int) for _ in range(2)]
+        numbers = getattr(fd.ops, kind)(0.5, 1.5, [x.size(0), x.size(1)], rng_seed=state[0], rng_offset=state[1], dtype=dtype)
+        scaled = fd.ops.mul(x, numbers)
+        fd.add_output(fd.ops.div(scaled, fd.ops.add(fd.ops.sum(fd.ops.abs(scaled), [1], True), 1.0)))
+        fd.add_output(numbers)
+
+    return define(build)
+
+
+@pytest.mark.parametrize("where", ["tensors", "tensors of one element", "of 32 bits"])
+@pytest.mark.parametrize("kind, dtype", [("uniform", DataType.Float), ("normal", DataType.Double), ("uniform", DataType.BFloat16)])
+@pytest.mark.parametrize("shape", [(5, 37), (1, 1), (0, 3), (3, 1028)], ids=str)
+def test_seed_and_offset_in_tensors_draw_what_scalars_draw(shape: tuple[int, ...], kind: str, dtype: DataType, where: str) -> None:
+    x, seed, offset = torch.rand(shape), 123456789, 11
+    given = [torch.tensor([n] if where == "tensors of one element" else n, dtype=torch.int32 if where == "of 32 bits" else torch.int64) for n in (seed, offset)]
+    fd = drawn(shape, kind, dtype, where)
+    for out, want in zip(fd.execute([x, *given]), drawn(shape, kind, dtype, "scalars").execute([x, seed, offset]), strict=True):
+        assert torch.equal(out, want)
+    fd.validate([x, *given])
+    given[0] += 1
+    assert 0 in shape or not torch.equal(fd.execute([x, *given])[1], out)
+
+
+def test_a_seed_is_one_integer() -> None:
+    for shape, dtype in (([3], DataType.Int), ([], DataType.Float)):
+        with FusionDefinition() as fd, pytest.raises(WrongSeed, match="W341"):
+            fd.ops.uniform(0.0, 1.0, [7], rng_seed=fd.define_tensor(shape, contiguity=True, dtype=dtype), rng_offset=0)

@@ -14,13 +14,19 @@ from ..ir.fusion import Fusion
 from ..ir.values import FullOp, IotaOp, IterDomain, RandomOp, Scalar, TensorView, Val
 from .build import Operand, as_val, cast, constant, logical_axes, pointwise
 from .promotion import WrongDtype
-from .shapes import Extent, NegativeExtent, new_shape_axes, open_axis
+from .shapes import Extent, NegativeExtent, new_shape_axes, open_axis, squeeze
 
 
 class HalfSeed(UserError):
     code = "W340"
     what = "{op}: rng_seed and rng_offset must be given together"
     fix = "pass both, or neither to use torch's generator"
+
+
+class WrongSeed(UserError):
+    code = "W341"
+    what = "{op}: {tensor} is no seed or offset: it has more than one element, or no integer"
+    fix = "give a scalar, or a tensor of one integer"
 
 
 def full(fusion: Fusion, shape: Sequence[Extent], value: Operand, dtype: DataType) -> TensorView:
@@ -84,7 +90,8 @@ def random(
 ) -> TensorView:  # fmt: skip
     """Return Philox numbers: uniform in [a, b) or normal with mean a and standard deviation b, over `axes`.
 
-    Each random op of a fusion has its `index`, which is added to the generator's offset unless seed and offset are given.
+    Each random op of a fusion has its `index`, which is added to the generator's offset unless seed and offset are given. Errors: WrongDtype, HalfSeed,
+    WrongSeed.
     """
     name = op or distribution
     if not dtype.is_float or (dtype.is_reduced_float and dtype not in (DataType.Half, DataType.BFloat16)):
@@ -93,7 +100,7 @@ def random(
         raise HalfSeed(op=name)
     inputs: list[Val] = [as_val(fusion, a, name), as_val(fusion, b, name)]
     if seed is not None and offset is not None:
-        inputs += [as_val(fusion, seed, name), as_val(fusion, offset, name)]
+        inputs += [_counter(fusion, seed, name), _counter(fusion, offset, name)]
     out = fusion.new_tensor(axes, DataType.Float if dtype.is_reduced_float else dtype)
     fusion.register(RandomOp(inputs, [out], op=name, distribution=distribution, index=fusion.random_op_count))
     fusion.random_op_count += 1
@@ -102,6 +109,18 @@ def random(
         return drawn  # type: ignore[return-value]
     is_inside = _is_inside(fusion, cast(fusion, drawn, DataType.Float), *inputs[:2])
     return pointwise(fusion, "where", is_inside, drawn, cast(fusion, inputs[0], dtype))  # type: ignore[return-value]
+
+
+def _counter(fusion: Fusion, given: Operand, op: str) -> Val:
+    """Return a seed or offset: a scalar, or a tensor without axes, from which the kernel reads it, so that a captured graph draws other numbers each time."""
+    value = as_val(fusion, given, op)
+    if not isinstance(value, TensorView):
+        return value
+    axes = logical_axes(value)
+    if not value.dtype().is_integer or not all(axis.is_broadcast() and axis.expanded_extent is None for axis in axes):
+        raise WrongSeed(op=op, tensor=str(value))
+    value = squeeze(fusion, value, range(len(axes))) if axes else value
+    return cast(fusion, value, DataType.Int)
 
 
 def _is_inside(fusion: Fusion, drawn: Val, a: Val, b: Val) -> Val:

@@ -303,11 +303,8 @@ def iota(fusion: Fusion, length: Any, start: Any = None, step: Any = None, dtype
 
 
 def _random(op: str, fusion: Fusion, a: Any, b: Any, shape: Any, seed: Any, offset: Any, dtype: Any) -> TensorView:
-    for argument, value in (("rng_seed", seed), ("rng_offset", offset)):
-        if isinstance(value, TensorView):
-            raise Unsupported(f"{op} with {argument} in a tensor", remedy="pass it as a scalar")
-    seed = None if seed is None else _scalar(op, "rng_seed", seed)
-    offset = None if offset is None else _scalar(op, "rng_offset", offset)
+    given = (("rng_seed", seed), ("rng_offset", offset))
+    seed, offset = (value if value is None or isinstance(value, TensorView) else _scalar(op, name, value) for name, value in given)
     return factories.random_of_shape(fusion, op, a, b, _shape(fusion, op, "shape", shape), _dtype(op, "dtype", dtype), seed, offset)
 
 

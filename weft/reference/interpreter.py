@@ -365,7 +365,7 @@ def _iota(m: Machine, node: Expr) -> torch.Tensor:
 def _random(m: Machine, node: Expr) -> torch.Tensor:
     out = node.outputs[0]
     assert isinstance(out, TensorView)
-    numbers = [m.number(v.sym) for v in node.inputs]  # type: ignore[attr-defined]
+    numbers = [m.tensors[v].item() if isinstance(v, TensorView) else m.number(v.sym) for v in node.inputs]  # type: ignore[attr-defined]
     if len(numbers) == 4:
         seed, offset = int(numbers[2]), int(numbers[3])  # type: ignore[arg-type]
     else:
