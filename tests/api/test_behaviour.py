@@ -18,6 +18,7 @@ import torch
 
 import weft
 from weft import DataType, FusionDefinition, UserError
+from weft.api.pytorch_utils import torch_dtype_to_nvfuser_dtype
 from weft.cli.main import main
 from weft.runtime.calls import Caller
 
@@ -196,3 +197,14 @@ def test_execute_says_what_to_write_in_place_of_a_keyword_that_it_lacks(name: st
         fd.add_output(fd.ops.neg(fd.define_tensor([-1])))
     with pytest.raises(TypeError, match=rf"W199: execute has no argument {name}\n(.*\n)*.*{remedy}"):
         fd.execute([torch.randn(3)], **{name: None})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.bool], ids=str)
+def test_a_sign_has_the_type_of_its_operand(dtype: torch.dtype) -> None:
+    """As in nvFuser, on which Thunder relies: other ops give float for floats of 16 bits."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1], contiguity=True, dtype=torch_dtype_to_nvfuser_dtype(dtype))
+        fd.add_output(fd.ops.sign(x))
+    given = (torch.tensor([-2.5, -0.0, 0.0, 3.0, 1e-3, -1e3])).to(dtype)
+    (out,) = fd.execute([given])
+    assert out.dtype is dtype and torch.equal(out, torch.sign(given))

@@ -952,7 +952,7 @@ class OpNames:
 
     @overload
     def sign(self, x: TensorView, /) -> TensorView:
-        """Return sign(x), elementwise."""
+        """Return -1, 0 or 1, in the type of x."""
         ...
     @overload
     def sign(self, x: Scalar | Number, /) -> Scalar: ...

@@ -532,7 +532,7 @@ class TensorSurface:
         """Return sigmoid(x), elementwise."""
         ...
     def sign(self) -> TensorView:
-        """Return sign(x), elementwise."""
+        """Return -1, 0 or 1, in the type of x."""
         ...
     def signbit(self) -> TensorView:
         """Return signbit(x), elementwise."""

@@ -38,7 +38,7 @@ def lookup(name: str) -> Callable[..., Any]:
 
 # ---------------------------------------------------------------- pointwise
 _INTERNAL = {"magnitude", "e8m0_inverse", "e4m3_inverse", "e2m1_scale", "narrow_inverse", "row_scale", "fma", "log_of_share", "cancelled"}
-_NOT_IN_FRONT_END = _INTERNAL | {"cast", "complex", "imag", "where", "lerp", "clamp", "threshold"}
+_NOT_IN_FRONT_END = _INTERNAL | {"cast", "sign", "complex", "imag", "where", "lerp", "clamp", "threshold"}
 
 
 def _unary(name: str) -> None:
@@ -60,6 +60,12 @@ def _binary(name: str) -> None:
 for _op in OPS.values():
     if _op.name not in _NOT_IN_FRONT_END:
         (_unary if _op.arity == 1 else _binary)(_op.name)
+
+
+def sign(fusion: Fusion, x: Any, /) -> Any:
+    """Return -1, 0 or 1, in the type of x."""
+    given = build.as_val(fusion, _operand("sign", "argument 1", x), "sign")
+    return build.cast(fusion, build.pointwise(fusion, "sign", given), given.dtype())  # type: ignore[attr-defined]
 
 
 def imag(fusion: Fusion, x: Any, /) -> Any:
@@ -319,8 +325,8 @@ def normal(fusion: Fusion, mean: Any, std: Any, shape: Any, *, rng_seed: Any = N
 
 
 for _function in (
-    imag, set_, segment_set, rand_like, randn_like, complex_, where, lerp, clamp, threshold, addcmul, cast, var, var_mean, welford, broadcast, broadcast_in_dim,
-    expand, squeeze, permute, stride_order, size, shape, full, iota, uniform, normal,
+    sign, imag, set_, segment_set, rand_like, randn_like, complex_, where, lerp, clamp, threshold, addcmul, cast, var, var_mean, welford, broadcast,
+    broadcast_in_dim, expand, squeeze, permute, stride_order, size, shape, full, iota, uniform, normal,
 ):  # fmt: skip
     _add(_function)
 FUNCTIONS.update(view_functions.FUNCTIONS)
