@@ -62,6 +62,24 @@ def test_the_gradient_of_logits_is_written_once_in_long_rows() -> None:
     assert not others and [tuple(n.meta["val"].shape) for n in region.outputs] == [(264, 304)]
 
 
+def test_the_kernel_that_writes_the_gradient_of_logits_adds_up_that_of_their_bias() -> None:
+    """Nothing reads the logits again for the bias, whose gradient is the sum of padded rows without their last zeros."""
+    torch.manual_seed(0)
+    target = torch.arange(264) % 301
+
+    def loss(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(F.linear(x, weight, bias).float(), target)
+
+    given = [torch.randn(264, 256).mul(0.1).bfloat16(), torch.randn(301, 256).bfloat16(), torch.randn(301).bfloat16()]
+    leaves, exact = ([t.to(dtype).requires_grad_() for t in given] for dtype in (torch.bfloat16, torch.float64))
+    found = torch.autograd.grad(torch.compile(loss, backend=backend, options={"emulate": True, "strict": True})(*leaves), leaves)
+    wanted = torch.autograd.grad(F.cross_entropy(F.linear(*exact), target), exact)
+    assert all((f.double() - w).norm() / w.norm() < 2**-7 and f.stride() == w.stride() for f, w in zip(found, wanted))
+    (region, call), *others = [pair for graph in GRAPHS if graph.kind == "backward" for pair in graph.regions]
+    assert not others and (264, 304) in [tuple(n.meta["val"].shape) for n in region.outputs]
+    assert len(call.kernels()) == 2  # the first computes a value per row
+
+
 @pytest.mark.parametrize(
     "sizes, dtype, shape",
     [

@@ -43,6 +43,20 @@ def test_folds_of_pads(kind: str, widths: list[int], dims: list[int], fill: floa
         torch.testing.assert_close(fd.execute([x])[0].double(), wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_a_padded_tensor_that_is_an_output_is_folded_by_the_kernel_that_writes_it() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float)
+        wide = fd.ops.pad(fd.ops.mul(x, x), [0, 3])
+        fd.add_output(wide)
+        fd.add_output(fd.ops.sum(wide, [0]))
+    assert not any(isinstance(e, LookupOp) and type(e.inputs[0].definition()).__name__ == "ReductionOp" for e in normalize(fd.fusion).tensor_exprs())
+    given = torch.rand(300, 61) + 0.5
+    out, total = fd.execute([given])
+    wanted = torch.nn.functional.pad(given.double().square(), [0, 3])
+    torch.testing.assert_close(out.double(), wanted, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(total.double(), wanted.sum(0), rtol=1e-5, atol=1e-6)
+
+
 def test_halves_are_folded_before_they_are_padded_too() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([4, 16, 24], contiguity=True, dtype=DataType.BFloat16)

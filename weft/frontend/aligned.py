@@ -45,8 +45,23 @@ def align_products(graph: Graph) -> None:
         for axis, extra in ((0, rows), (1, columns)):
             product = emit(graph, node, aten.slice.Tensor, product, axis, 0, value.shape[axis]) if extra else product
         _hand_on(graph, node, product if bias is None else emit(graph, node, aten.add.Tensor, product, bias))
+    for (base, rows, columns), made in padded.items():
+        if (rows or columns) and base.op == "call_function":
+            _sum_padded(graph, base, made)
     if len(graph.nodes) > before:
         drop_unread(graph)
+
+
+def _sum_padded(graph: Graph, base: Node, padded: Node) -> None:
+    """Let sums of a matrix read it padded: the zeros add nothing, and one kernel then writes the matrix and adds it up (the gradient of a head's bias)."""
+    sums = [user for user in base.users if user.target is aten.sum.dim_IntList and user.args[1]]
+    if sums:
+        base.append(padded)
+    for old in sums:
+        total, value = emit(graph, old, aten.sum.dim_IntList, padded, *old.args[1:], **old.kwargs), old.meta["val"]
+        for axis, size in enumerate(value.shape):
+            total = emit(graph, old, aten.slice.Tensor, total, axis, 0, size) if total.meta["val"].shape[axis] != size else total
+        old.replace_all_uses_with(total)
 
 
 def _wanted_zeros(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:

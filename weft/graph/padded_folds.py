@@ -1,6 +1,7 @@
 """Folds of padded tensors: what a pad adds is the identity of the fold, so that the tensor itself is folded, and the result is padded where it keeps axes.
 
 sum(pad(x)) = pad(sum(x)). Loads of x are then those of any fold: without a question per element, in vectors, and shared by folds over other axes.
+A padded tensor that is an output is folded as it is: the kernel that writes it has its loops.
 Read first: `fold_before_padding`.
 """
 
@@ -25,7 +26,7 @@ def fold_before_padding(fusion: Fusion, questions: Questions) -> None:
     for expr in fusion.tensor_exprs():
         if isinstance(expr, ReductionOp) and len(expr.inputs) == 1:
             casts, pad = _above(expr.tensor_inputs[0])
-            if pad is not None and _is_neutral(expr, casts, pad, questions):
+            if pad is not None and pad.tensor_outputs[0] not in fusion.outputs() and _is_neutral(expr, casts, pad, questions):
                 _exchange(fusion, expr, casts, pad)
 
 
