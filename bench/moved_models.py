@@ -4,8 +4,8 @@
 
 A model is traced with memory that nothing touches, and cut into regions as ever; nothing of it runs. Each region is called once with tensors of the traced
 sizes and a stub in place of the emulator. What must move is each of its inputs and outputs once; of a tensor that a
-kernel looks up in part (an embedding, a class token) all of it is counted. Regions that waste little are not shown, but are in OUT.json; so are the ops, other than
-products, that stay with torch. Models of timm need timm. Read first: `MODELS`, `regions_of`.
+kernel looks up in part (an embedding, a class token) all of it is counted. Regions that waste little are not shown, but are in OUT.json; so are the ops,
+other than products, that stay with torch. Models of timm need timm. Read first: `MODELS`, `regions_of`.
 """
 
 from __future__ import annotations
