@@ -155,7 +155,7 @@ class _Joint:
 
     def __init__(self, fusion: Fusion, wrt: Sequence[int], forms: Sequence[Form | None], outputs: Sequence[Val]) -> None:
         self.fusion, self.image = fusion.clone()
-        self.fusion._outputs = [self.image[v] for v in outputs]
+        self.fusion.set_outputs(self.image[v] for v in outputs)
         self.primal: list[Expr] = self.fusion.exprs()
         self.primal_tensors = list(dict.fromkeys(v for v in self.fusion.vals() if isinstance(v, TensorView)))
         self.contiguity: dict[TensorView, Sequence[bool | None]] = {}

@@ -46,7 +46,7 @@ def cut_out(
     """
     part, image = fusion.clone()
     part.aliases, part.hidden_outputs, part._inputs, part.shares_results = {}, set(), [], False
-    part._outputs = [image[t] for t in outputs]
+    part.set_outputs(image[t] for t in outputs)
     sizes: dict[Sym, Sym] = {}
     for tensor in inputs:
         _make_input(part, image[tensor], sizes, contiguity.get(tensor), orders.get(tensor))  # type: ignore[arg-type]

@@ -320,7 +320,7 @@ class _Cloner:
             copy.attributes = dict(expr.attributes)
             target.register(copy)
         target._inputs = [self._value(v) for v in source._inputs]
-        target._outputs = [self._value(v) for v in source._outputs]
+        target.set_outputs(self._value(v) for v in source._outputs)
         target.aliases = {self._value(a): self._value(b) for a, b in source.aliases.items()}
         target.hidden_outputs = {self._value(v) for v in source.hidden_outputs}
         target.reuses, target.read_again = {self._value(v) for v in source.reuses}, source.read_again

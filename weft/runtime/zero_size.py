@@ -80,7 +80,7 @@ def without_empty_tensors(fusion: Fusion, outputs: list[TensorView], is_zero: Is
     for tensor in fusion.tensors() if without_value else ():
         if tensor in without_value:
             raise without_value[tensor]
-    fusion.aliases = {out: source for out, source in fusion.aliases.items() if out in fusion._outputs}
+    fusion.aliases = {out: source for out, source in fusion.aliases.items() if fusion.is_output(out)}
     fusion.hidden_outputs, fusion.reuses = set(), fusion.reuses & set(fusion.aliases)
     return left
 
@@ -130,7 +130,7 @@ def _squeeze_nothing(fusion: Fusion, squeeze: SqueezeOp, is_zero: IsZero) -> Non
     if empty is None:
         return
     readers = [e for e in fusion.tensor_exprs() if result in e.tensor_inputs]
-    if result in fusion._outputs or not all(map(_repeats, readers)):
+    if result.is_fusion_output or not all(map(_repeats, readers)):
         raise NothingToKeep(tensor=result, source=source, axis=empty)
     for reader in readers:
         if isinstance(reader, ReductionOp):
