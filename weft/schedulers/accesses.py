@@ -1,6 +1,6 @@
 """The accesses of a kernel as far as its tensors decide: bits of their types, inputs that are read element by element, vectors of rows that begin anywhere.
 
-Owns what analyses of every kind find about accesses, and how params get it from the facts. Read first: `single_reads`, `with_accesses`.
+Owns what analyses of every kind find about accesses, and how params get it from the facts. Read first: `Analysis`, `single_reads`, `with_accesses`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,36 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..analysis.blocks import BlockNeeds
+from ..analysis.op_cost import OpCost
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
 from ..ir.values import TensorView
 from .base import Alignments, Sizes
 from .facts import PersistentFacts, PointwiseFacts, ReductionFacts
+
+
+class Analysis:
+    """What analyses of pointwise fusions and of rows have in common: types and vectors of tensors, blocks of neighbours, cost of an element."""
+
+    max_dtype_bits: int
+    min_dtype_bits: int
+    vectorizable_inputs: int
+    min_vector_elems: int
+    blocks: BlockNeeds
+    cost: OpCost
+
+    @property
+    def needs_vectors(self) -> bool:
+        """True when an output is packed, or blocks of neighbours must be held together."""
+        return self.min_vector_elems > 1 or self.blocks.largest > 0
+
+    def facts_of_elements(self) -> dict[str, Any]:
+        """Return the fields of the facts that all kinds have and that do not depend on sizes."""
+        return dict(
+            max_dtype_bits=self.max_dtype_bits, min_dtype_bits=self.min_dtype_bits, vectorizable_inputs=self.vectorizable_inputs,
+            instructions=self.cost.instructions, mufu=self.cost.mufu, has_exp=self.cost.has_exp, has_rng=self.cost.has_rng,
+            min_vector_elems=self.min_vector_elems, block_elems=self.blocks.largest,
+        )  # fmt: skip
 
 
 def dtype_bits(vectorizable: Sequence[TensorView], every: Sequence[TensorView]) -> tuple[int, int]:

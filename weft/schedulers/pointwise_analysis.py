@@ -22,13 +22,13 @@ from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
 from ..ir.block_ops import sample_of
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView
-from .accesses import dtype_bits, phased_limit, single_reads
+from .accesses import Analysis, dtype_bits, phased_limit, single_reads
 from .base import Alignments, Decline, Sizes
 from .facts import PointwiseFacts
 from .packed import min_vector_elems, thread_vector_bits, why_not_vectors
 
 
-class PointwiseAnalysis:
+class PointwiseAnalysis(Analysis):
     """The facts of a pointwise fusion that do not depend on sizes. `reference` has the loops; `order` names them in memory order."""
 
     def __init__(self, fusion: Fusion, axes: LoopAxes, reference: TensorView) -> None:
@@ -66,22 +66,14 @@ class PointwiseAnalysis:
             extents_elems=tuple(extents[n] for n in self.order),
             vector_limit_elems=tuple(limits.limit_elems(p, env, alignment_bits, vector_bits) for p in range(max(1, len(self.order)))),
             broadcast=self.broadcast,
-            max_dtype_bits=self.max_dtype_bits,
-            min_dtype_bits=self.min_dtype_bits,
-            vectorizable_inputs=self.vectorizable_inputs,
+            **self.facts_of_elements(),
             vectorizable_outputs=self.vectorizable_outputs,
             full_inputs=self.full_inputs,
-            instructions=self.cost.instructions,
-            mufu=self.cost.mufu,
-            has_exp=self.cost.has_exp,
-            has_rng=self.cost.has_rng,
-            min_vector_elems=self.min_vector_elems,
             vector_bits=vector_bits,
             access_bits=access_bits,
             read_bits=self.read_bits,
             written_bits=self.written_bits,
             divides_rows=self.divides_rows,
-            block_elems=self.blocks.largest,
             single_reads=tuple(t.name for t in single),
             phased_limit_elems=tuple(elems for elems, _ in phased), is_tailed=tuple(tailed for _, tailed in phased),
             index_work=self.index_work,
@@ -103,11 +95,6 @@ class PointwiseAnalysis:
     def _single_reads(self, env: Sizes, alignment_bits: Alignments) -> list[TensorView]:
         wanted = self.min_vector_elems if self.needs_vectors else 1
         return single_reads(self.limits, 0, wanted, self.outputs, env, alignment_bits, self.vector_bits)
-
-    @property
-    def needs_vectors(self) -> bool:
-        """True when an output is packed, or blocks of neighbours must be held together."""
-        return self.min_vector_elems > 1 or self.blocks.largest > 0
 
     def why_not_vectors(self, facts: PointwiseFacts, chosen_elems: int) -> Decline | None:
         """Return why vectors of so many elements do not do for packed outputs, or for folds over blocks."""

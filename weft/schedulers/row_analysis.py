@@ -22,7 +22,7 @@ from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, ReductionOp, TensorView
 from ..ops.monoids import MONOIDS, StateMonoid
-from .accesses import dtype_bits, phased_limit, single_reads
+from .accesses import Analysis, dtype_bits, phased_limit, single_reads
 from .base import Alignments, Decline, Sizes
 from .facts import PersistentFacts, ReductionFacts
 from .packed import min_vector_elems, thread_vector_bits, why_not_vectors
@@ -34,7 +34,7 @@ LEAST_RUN_BITS = 32
 """Bits of an access within a run, from which it is better than wider accesses across the end of runs, whose elements need separate weights."""
 
 
-class RowAnalysis:
+class RowAnalysis(Analysis):
     """What reductions and normalizations have in common: loops, runs, vectors, bits moved, cost."""
 
     can_read_singly = True
@@ -86,21 +86,13 @@ class RowAnalysis:
             runs=tuple((run.is_reduction, run.extent_elems(extents)) for run in shape.runs),
             vector_limit_elems=limits.limit_elems(shape.inner_position, env, alignment_bits, vector_bits),
             phased_limit_elems=phased, is_tailed=is_tailed,
-            max_dtype_bits=self.max_dtype_bits,
-            min_dtype_bits=self.min_dtype_bits,
-            vectorizable_inputs=self.vectorizable_inputs,
+            **self.facts_of_elements(),
             input_bits=sum(t.dtype().bits for t in self.row_inputs),
             output_bits=moved_bits(self.row_outputs),
             reductions=self.reductions,
             accumulator_bits=self.accumulator_bits,
-            instructions=self.cost.instructions,
-            mufu=self.cost.mufu,
-            has_exp=self.cost.has_exp,
-            has_rng=self.cost.has_rng,
-            min_vector_elems=self.min_vector_elems,
             vector_bits=vector_bits,
             access_bits=access_bits,
-            block_elems=self.blocks.largest,
             single_reads=tuple(t.name for t in single),
         )
 
@@ -144,11 +136,6 @@ class RowAnalysis:
             return []
         single = found(NARROW_WORD_ELEMS)
         return single if self.limits.without(single).limit_elems(position, env, alignment_bits, self.vector_bits) >= NARROW_WORD_ELEMS else []
-
-    @property
-    def needs_vectors(self) -> bool:
-        """True when an output is packed, or blocks of neighbours must be held together."""
-        return self.min_vector_elems > 1 or self.blocks.largest > 0
 
     def why_not_vectors(
         self, facts: ReductionFacts | PersistentFacts, chosen_elems: int, *, is_tile: bool = False, turned: Sequence[TensorView] = ()
