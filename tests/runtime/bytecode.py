@@ -10,6 +10,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from quick import run_traced
+
 
 def instructions_of(call: Callable[[], Any]) -> int:
     """Return how many instructions of the interpreter `call` executes, those of all functions in Python below it included. What C code does counts as one."""
@@ -46,10 +48,5 @@ def _traced(call: Callable[[], Any]) -> int:
         count += event == "opcode"
         return trace
 
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
+    run_traced(call, trace)
     return count

@@ -37,10 +37,15 @@ def lines_by_function(call: Callable[[], object]) -> Counter[CodeType]:
         functions[id(frame.f_code)] = frame.f_code
         return count
 
+    run_traced(call, start)
+    return Counter({functions[key]: count for key, count in lines.items()})
+
+
+def run_traced(call: Callable[[], object], trace: Callable[[FrameType, str, Any], Any]) -> None:
+    """Call a function under a trace function, in place of the one that is set."""
     before = sys.gettrace()
-    sys.settrace(start)
+    sys.settrace(trace)
     try:
         call()
     finally:
         sys.settrace(before)
-    return Counter({functions[key]: count for key, count in lines.items()})
