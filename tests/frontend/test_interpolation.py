@@ -11,6 +11,7 @@ from fusion_check import poisoned_outputs
 
 import weft
 from weft.frontend.backend import GRAPHS, backend
+from weft.schedulers import short_rows
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -121,3 +122,17 @@ def test_a_module_and_a_graph_from_the_cache() -> None:
         torch._dynamo.reset()
         torch.testing.assert_close(compiled(torch.nn.Upsample(scale_factor=2.0))(x), F.interpolate(x, scale_factor=2))
     assert "torch runs" not in weft.explain()
+
+
+@pytest.mark.parametrize("is_aligned", [False, True])
+def test_large_windows(is_aligned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of a pixel is a sum of more elements than a thread loads at once: it takes them line by line."""
+    monkeypatch.setattr(short_rows, "SHORT_THREADS", 1)  # so that few pixels fill the chip
+    x, slope = torch.randn(2, 3, 7, 9), torch.randn(2, 3, 42, 54)
+    ours, theirs = x.clone().requires_grad_(), x.double().requires_grad_()
+    with poisoned_outputs():
+        compiled(lambda t: F.interpolate(t, scale_factor=6, mode="bilinear", align_corners=is_aligned), strict=True)(ours).backward(slope)
+    F.interpolate(theirs, scale_factor=6, mode="bilinear", align_corners=is_aligned).backward(slope.double())
+    torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-5, atol=1e-5)
+    made = [kernel.proposal.params for graph in GRAPHS for call in graph.calls for kernel in call.kernels()]
+    assert [getattr(params, "kind", "") for params in made] == ["", "short"]

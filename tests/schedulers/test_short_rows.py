@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from fusion_check import poisoned_outputs
 from weft import DataType, FusionDefinition, compiler
 from weft.arch import H200
 from weft.options import options
+from weft.schedulers import short_rows
 
 TYPES = {torch.bfloat16: DataType.BFloat16, torch.float32: DataType.Float, torch.float64: DataType.Double}
 SHAPES: list[tuple[tuple[int, ...], list[int]]] = [
@@ -115,3 +117,28 @@ def test_the_choice(sizes: tuple[int, int], dtype: torch.dtype, wanted: tuple[An
     env = dict(zip((a.sym for a in fd.fusion.inputs()[0].get_logical_domain()), sizes))
     params = compiler.propose(fd.fusion, env, {}, H200).params
     assert (params.kind, params.vector_elems) == wanted[:2] and (params.kind != "short" or (params.unroll, params.results) == wanted[2:])
+
+
+@pytest.mark.parametrize(("rows", "runs"), [(4301, [5]), (4301, [3, 5]), (4224, [64]), (4225, [9, 9]), (3, [4])], ids=str)
+def test_windows_that_are_looked_up(monkeypatch: pytest.MonkeyPatch, rows: int, runs: list[int]) -> None:
+    """A thread adds up a row of elements at computed positions alone; not few rows, and not rows of more elements than it can have under way."""
+    monkeypatch.setattr(short_rows, "SHORT_THREADS", 32)  # so that fewer rows fill the chip
+    axes = [rows, *runs]
+    x = torch.randn(2 * rows).bfloat16()
+    with FusionDefinition() as fd:
+        given = fd.define_tensor([-1], contiguity=True, dtype=DataType.BFloat16)
+        steps = [fd.ops.broadcast(fd.ops.iota(n, 0, 1, dtype=DataType.Int), [d != at for d in range(len(axes))]) for at, n in enumerate(axes)]
+        place = fd.ops.sub(fd.ops.mul(steps[0], 2), 3)
+        for step in steps[1:]:
+            place = fd.ops.add(place, step)
+        place = fd.ops.minimum(fd.ops.maximum(place, 0), 2 * rows - 1)
+        values = fd.ops.reshape(fd.ops.index_select(given, fd.ops.reshape(place, [math.prod(axes)]), 0), axes)
+        weight = fd.ops.add(fd.ops.cast(steps[-1], DataType.Float), 1.0)
+        fd.add_output(fd.ops.sum(fd.ops.mul(fd.ops.cast(values, DataType.Float), weight), list(range(1, len(axes)))))
+    with poisoned_outputs(), options(check="races"):
+        (got,) = fd.execute([x])
+    ranges = [torch.arange(n).view([-1 if d == at else 1 for d in range(len(axes))]) for at, n in enumerate(axes)]
+    terms = x.double()[(2 * ranges[0] - 3 + sum(ranges[1:])).clamp(0, 2 * rows - 1)] * (ranges[-1] + 1)
+    bound = terms.abs().sum(list(range(1, len(axes)))) * torch.finfo(torch.float32).eps * math.prod(runs)
+    assert ((got.double() - terms.sum(list(range(1, len(axes))))).abs() <= bound).all()
+    assert (kind_of(fd) == "short") == (rows > 4000 and math.prod(runs) <= short_rows.MOST_TERMS)

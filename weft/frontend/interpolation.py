@@ -42,9 +42,9 @@ def _factors(node: Node, named: dict[str, Any]) -> list[int] | None:
     """Return how many times as many pixels each spatial axis gets; None for another way to interpolate, and for other factors."""
     x, out = (n.meta.get("example_value") if isinstance(n, Node) else None for n in (named["input"], node))
     is_plain = not named["recompute_scale_factor"] and not named["antialias"]
-    if named["mode"] in LINEAR:  # without a gradient, torch's decomposition will do
-        has_gradient = isinstance(out, torch.Tensor) and out.requires_grad
-        is_plain = is_plain and has_gradient and not (named["align_corners"] and any(not isinstance(n, int) for n in out.shape))  # type: ignore[union-attr]
+    if named["mode"] in LINEAR:
+        has_open_sizes = isinstance(out, torch.Tensor) and any(not isinstance(n, int) for n in out.shape)
+        is_plain = is_plain and not (named["align_corners"] and has_open_sizes)
     elif named["mode"] not in ("nearest", "nearest-exact"):
         return None
     if not is_plain or not isinstance(x, torch.Tensor) or not isinstance(out, torch.Tensor) or not 3 <= x.dim() <= 5 or _format_of(x) is None:

@@ -1,22 +1,20 @@
 """Images enlarged by whole numbers with (bi-, tri-)linear interpolation: one operator, whose gradient gathers what each pixel went into.
 
-The forward is torch's decomposition, which one kernel computes. The gradient of that adds to pixels that four indices name: four tensors of the result's size
-in float32, each of which torch sorts by its index. Here each pixel takes the sum over a window of the gradient, with the weights that it had in the forward.
-Read first: `enlarge_backward`.
+torch's decomposition computes positions and weights of each result in floating point; its gradient adds to pixels that four indices name: four tensors of the
+result's size in float32, each of which torch sorts by its index. Here positions are integers that follow from the pixel and the result's number within it, so
+that neighbours share them and each element is loaded once per thread; and each pixel of the gradient takes the sum over a window, with the weights of the
+forward. Read first: `enlarge`, `enlarge_backward`.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-
-MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
-"""The modes by the rank of an image."""
-
+from torch._prims_common import suggest_memory_format
 
 @torch.library.custom_op("weft::enlarge_linear", mutates_args=())
 def enlarge_linear(x: Tensor, factors: Sequence[int], is_aligned: bool) -> Tensor:
@@ -31,13 +29,31 @@ def enlarge_linear_backward(grad: Tensor, factors: Sequence[int], sizes: Sequenc
 
 
 def enlarge(x: Tensor, factors: Sequence[int], is_aligned: bool) -> Tensor:
-    return F.interpolate(x, scale_factor=[float(f) for f in factors], mode=MODES[x.dim()], align_corners=is_aligned)
+    """Return the enlarged image, in the memory format of `x`: each result lies between two pixels of each axis, and takes its share of both."""
+    rank, is_last = x.dim(), _is_channels_last(x)
+    first = 1 if is_last else 2
+    values = x.permute(0, *range(2, rank), 1) if is_last else x
+    wide = torch.promote_types(x.dtype, torch.float32)
+    lines = [(_aligned_shares if is_aligned else _shares)(n, f, wide, x.device) for n, f in zip(x.shape[2:], factors)]
+    behind = [2 * (len(lines) - number) - 2 for number in range(len(lines))]  # axes of the lines behind each one
+    everything: list[Any] = [slice(None)] * first
+    corners = [
+        values[tuple(everything + [_before(place, more) for place, more in zip(corner, behind)])].to(wide)
+        for corner in itertools.product(*(places for places, _ in lines))
+    ]
+    for (places, weight), more in reversed(list(zip(lines, behind))):
+        if len(places) == 2:
+            share = _before(weight, more + is_last)
+            corners = [low * (1 - share) + high * share for low, high in zip(corners[::2], corners[1::2])]
+    out = corners[0].to(x.dtype)
+    for axis in range(first, first + len(lines)):
+        out = out.flatten(axis, axis + 1)
+    return out.permute(0, rank - 1, *range(1, rank - 1)) if is_last else out
 
 
 def enlarge_backward(grad: Tensor, factors: Sequence[int], sizes: Sequence[int], is_aligned: bool) -> Tensor:
     """Return the gradient of the image, in the memory format of `grad`: each pixel takes the results that it is part of, times its weights."""
-    rank = grad.dim()
-    is_last = rank > 3 and not grad.is_contiguous() and grad.is_contiguous(memory_format=torch.channels_last if rank == 4 else torch.channels_last_3d)
+    rank, is_last = grad.dim(), _is_channels_last(grad)
     first = 1 if is_last else 2
     values = grad.permute(0, *range(2, rank), 1) if is_last else grad
     wide = torch.promote_types(grad.dtype, torch.float32)
@@ -52,9 +68,39 @@ def enlarge_backward(grad: Tensor, factors: Sequence[int], sizes: Sequence[int],
     return total.permute(0, rank - 1, *range(1, rank - 1)) if is_last else total
 
 
+def _is_channels_last(x: Tensor) -> bool:
+    return suggest_memory_format(x) in (torch.channels_last, torch.channels_last_3d)
+
+
 def _before(x: Tensor, count: int) -> Tensor:
     """Return a tensor in front of `count` axes of one element."""
     return x.reshape(*x.shape, *[1] * count) if count else x
+
+
+def _shares(n: Any, factor: int, wide: torch.dtype, device: torch.device) -> tuple[list[Tensor], Tensor]:
+    """Return the pixels [n, f] at or before each result and those behind it, and the share of the latter, [1, f].
+
+    Result k of pixel i lies at i + (2 * k + 1 - f) / (2 * f). In front of the first pixel and behind the last one both are that pixel.
+    """
+    pixel = torch.arange(n, dtype=torch.int32, device=device)[:, None]
+    if factor == 1:
+        return [pixel], torch.ones(1, 1, dtype=wide, device=device)
+    k = torch.arange(factor, dtype=torch.int32, device=device)[None]
+    before = (2 * k + 1 < factor).to(torch.int32)
+    share = (2 * k + 1 - factor).to(wide) / (2 * factor) + before
+    return [(pixel - before).clamp(0, n - 1), (pixel + 1 - before).clamp(0, n - 1)], share
+
+
+def _aligned_shares(n: Any, factor: int, wide: torch.dtype, device: torch.device) -> tuple[list[Tensor], Tensor]:
+    """The same with aligned corners: result o lies at o * (n - 1) / (n * f - 1). The shares are [n, f]."""
+    last = max(1, n * factor - 1)
+    dtype = torch.int32 if n * last < 2**31 else torch.int64
+    result = torch.arange(n * factor, dtype=dtype, device=device).unflatten(0, (n, factor))
+    if factor == 1:
+        return [result], torch.ones(1, 1, dtype=wide, device=device)
+    steps = result * (n - 1)
+    place = torch.div(steps, last, rounding_mode="trunc")
+    return [place.clamp(0, n - 1), (place + 1).clamp(0, n - 1)], (steps - place * last).to(wide) * (1 / last)
 
 
 def _line(n: Any, factor: int, wide: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -74,12 +120,13 @@ def _line(n: Any, factor: int, wide: torch.dtype, device: torch.device) -> tuple
 
 
 def _aligned_line(n: int, factor: int, wide: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The same with aligned corners: the result at o lies at o * (n - 1) / (n * f - 1), which is less than a pixel away from i."""
+    """The same with aligned corners: the result at o lies at o * (n - 1) / (n * f - 1), which is less than a pixel away from i. In front of the first pixel the
+    first place is rounded up: there are no results before it."""
     last, steps = n * factor - 1, max(1, n - 1)
     dtype = torch.int32 if n * last < 2**31 else torch.int64
     k = torch.arange(-(-2 * last // steps) if n > 1 else factor, dtype=dtype, device=device)
     pixel = torch.arange(n, dtype=dtype, device=device)[:, None]
-    place = (pixel - 1) * last // steps + 1 + k if n > 1 else pixel + k
+    place = torch.div((pixel - 1) * last, steps, rounding_mode="trunc") + 1 + k if n > 1 else pixel + k
     weight = 1 - (place.to(wide) * ((n - 1) / last if last else 0.0) - pixel).abs()
     return place.clamp(0, last), torch.where((place < 0) | (place > last), 0.0, weight.clamp_min(0.0))
 

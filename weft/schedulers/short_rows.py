@@ -27,24 +27,42 @@ MOST_LOADS = 2 * UNROLLS[-1]
 LOADS_PER_LINE = LINE_BYTES // SECTOR_BYTES
 """How many accesses of a warp may read from the same cache line, at most, so that each uses a sector of it: L1 gives each of them the line in a clock, which
 is faster than memory delivers the bytes. Measured: docs/constants.md."""
+MOST_TERMS = 4 * MOST_LOADS
+"""Elements that a thread looks up, at most, before it adds them: as many as its registers hold beside positions and weights."""
 SHORT_THREADS = FULL_BLOCK_THREADS // 2
 
 
 def choose_short(analysis: ReductionAnalysis, facts: ReductionFacts, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> ReductionParams | None:
     """Return the params for short rows, or None where a vector of the usual size lies in one row, and for what needs the loops of other templates."""
     lanes = min(facts.vector_limit_elems, max(1, MAX_VECTOR_BITS // facts.max_dtype_bits))
-    is_short = facts.is_inner and lanes * facts.max_dtype_bits < MAX_VECTOR_BITS and 0 < facts.reduction_elems <= MOST_LOADS * lanes
+    has_lookups = any(lookup_of(t) is not None for t in analysis.row_inputs)
+    is_short = facts.is_inner and lanes * facts.max_dtype_bits < MAX_VECTOR_BITS and (has_lookups or 0 < facts.reduction_elems <= MOST_LOADS * lanes)
     has_rows = facts.iteration_elems > 0 and not all(is_reduced for is_reduced, _ in facts.runs)
     if not is_short or not has_rows or analysis.row_outputs or analysis.needs_vectors or facts.single_reads:
         return None
+    if has_lookups:
+        return _choose_windows(facts, lanes, arch)
     of_a_run = ceil_div(facts.runs[-1][1], lanes)
     loads = of_a_run * (facts.reduction_elems // facts.runs[-1][1])
-    if of_a_run > 2 * LOADS_PER_LINE or loads > MOST_LOADS or any(lookup_of(t) is not None for t in analysis.row_inputs):
+    if of_a_run > 2 * LOADS_PER_LINE or loads > MOST_LOADS:
         return None
     results = stored_at_once(analysis, sizes, alignment_bits)
     most = min(LOADS_PER_LINE // of_a_run, MOST_LOADS // loads, facts.iteration_elems // (SHORT_THREADS * arch.sm_count))
     while results > max(1, most):
         results //= 2
+    return _params(lanes, loads, results, arch)
+
+
+def _choose_windows(facts: ReductionFacts, lanes: int, arch: Arch) -> ReductionParams | None:
+    """Return the params for rows that are looked up, as windows of an image are: a thread that has a row alone computes each of its positions and weights once.
+    None where vectors are read beside them, for windows too wide to be under way at once, and for fewer rows than threads that fill the chip."""
+    terms = facts.reduction_elems if facts.reduction_elems <= MOST_TERMS else facts.runs[-1][1]
+    if lanes > 1 or not 0 < terms <= MOST_TERMS or facts.iteration_elems < SHORT_THREADS * arch.sm_count:
+        return None
+    return _params(1, terms, 1, arch)
+
+
+def _params(lanes: int, loads: int, results: int, arch: Arch) -> ReductionParams:
     return ReductionParams(
         kind="short", vector_elems=lanes, unroll=loads, bdimx=SHORT_THREADS, bdimy=1, bdimz=1, grid_split=1, is_warp_only=False,
         max_registers=arch.registers_per_thread(arch.max_threads_per_sm // 2), results=results,
