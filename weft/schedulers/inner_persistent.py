@@ -37,7 +37,7 @@ from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
 from .register_rows import CLUSTER_BLOCK_THREADS
 from .row_passes import NOT_JOINED, Passes, folded_passes, in_fewer_passes, keep_elsewhere, loops_stay_joined
 from .row_ways import choose_rows, way_candidates, way_of
-from .several_kernels import several_ns, why_several
+from .several_kernels import several_ns, why_not_turned, why_several
 from .streamed_rows import StreamedRows
 from .cost.passing import passing_ns
 from .rows import Rows, canonical_rows, names_in_vectors, peel_of, phase_of_rows, positions, split_axis, whole_warps
@@ -72,7 +72,7 @@ class InnerPersistent(Scheduler):
             return Decline(NOT_JOINED)
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
         if not analysis.needs_vectors:
-            return why_not_in_one_kernel(facts, arch)
+            return why_not_in_one_kernel(facts, arch) or why_not_turned(analysis, facts, sizes, arch)
         return analysis.why_not_vectors(facts, RowsOf(facts, arch).vector)
 
     def choose(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[PersistentParams, str]:

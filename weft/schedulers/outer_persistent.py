@@ -34,7 +34,7 @@ from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, pr
 from .limits import FULL_BLOCK_THREADS, MANY_BATCHES, TIMED_OF_A_WAY
 from .row_passes import NOT_JOINED, Passes, folded_passes, later_uses, load_again, loops_stay_joined, separate_reads
 from .rows import arrange_axes, kept_and_reduced, merge_axes_at, positions, split_axis, split_last_run
-from .several_kernels import start_ns, why_several
+from .several_kernels import start_ns, why_not_turned, why_several
 from .template import Template
 from .turned import LANES_ALONG_COLUMNS, TURNED_THREADS, schedule_turned, turn, turned_outputs
 
@@ -113,7 +113,8 @@ class OuterPersistent(Scheduler):
         if not analysis.can_look_up_again and self.choose(analysis, sizes, alignment_bits, arch)[0].storage == "reread":
             return Decline(NOT_JOINED)
         if not analysis.needs_vectors:
-            return self.why_not_in_one_kernel(analysis, analysis.facts(sizes, alignment_bits), arch)
+            facts = analysis.facts(sizes, alignment_bits)
+            return self.why_not_in_one_kernel(analysis, facts, arch) or why_not_turned(analysis, facts, sizes, arch)
         facts = analysis.facts(sizes, alignment_bits)
         tile, turned = self.tile(analysis, facts, arch)
         return analysis.why_not_vectors(facts, tile.vector_elems if tile else RowsOf(facts, arch).vector, is_tile=tile is not None, turned=turned)

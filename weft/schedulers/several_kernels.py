@@ -1,16 +1,20 @@
-"""Whether few long rows or columns are left to several kernels, one for each reduction and one for the rest, which share them among all blocks.
+"""Whether rows or columns are left to several kernels, one for each reduction and one for the rest: few long ones, which several kernels share among all
+blocks, and those whose results lie in another order of memory, which a kernel for transposing stores.
 
 One rule for all templates: the predicted time of both. Pure. Read first: `why_several`.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from ..arch import Arch
-from .base import Decline
+from ..arch import SECTOR_BYTES, Arch
+from .base import Decline, Sizes
 from .cost.passing import Passing, passing_ns
+from .facts import RowFacts
 from .limits import NEAR
+from .row_analysis import RowAnalysis
 
 
 def shared_evenly(work: Passing, arch: Arch) -> Passing:
@@ -38,3 +42,26 @@ def why_several(one_ns: float, others_ns: float, what: str) -> Decline | None:
     if one_ns <= (1 + NEAR) * others_ns:
         return None
     return Decline(f"one kernel is predicted to take {one_ns / 1000:.1f} us, and several, which share {what} among all blocks, {others_ns / 1000:.1f} us")
+
+
+def why_not_turned(analysis: RowAnalysis, facts: RowFacts, sizes: Sizes, arch: Arch) -> Decline | None:
+    """Return why another kernel should store outputs whose memory order is not that of the loops: here each element would be a store of its own, into a sector
+    that other threads fill. The other kernel reads the inputs again. Not where inputs lie in the other order, too: what is between the kernels would be more.
+    """
+    innermost, vectorizable = analysis.shape.order[-1], set(analysis.limits.vectorizable)
+    if not vectorizable.issuperset(analysis.row_inputs):
+        return None
+    extents, stored_bytes = analysis.axes.extents_elems(sizes), 0
+    for tensor in analysis.row_outputs:
+        order = analysis.axes.memory_order(tensor)
+        if innermost in order and tensor not in vectorizable:
+            stride_bytes = math.prod(extents[n] for n in order[order.index(innermost) + 1 :]) * tensor.dtype().bits // 8
+            stored_bytes += math.prod(extents[n] for n in order) * min(SECTOR_BYTES, stride_bytes)
+    if not stored_bytes:
+        return None
+    bytes_ns, again_ns = (facts.total_elems * bits / 8 / (arch.roof_bytes_per_s * 1e-9) for bits in (facts.input_bits + facts.output_bits, facts.input_bits))
+    one_ns = max(bytes_ns, stored_bytes / (arch.latencies.l2_bytes_per_s * 1e-9))
+    others_ns = bytes_ns + again_ns + start_ns(arch)
+    if one_ns <= (1 + NEAR) * others_ns:
+        return None
+    return Decline(f"results are stored one by one, in another order of memory: predicted {one_ns / 1000:.1f} us, {others_ns / 1000:.1f} us for two kernels")
