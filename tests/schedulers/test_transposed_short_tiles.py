@@ -161,3 +161,34 @@ def test_the_choice_has_wide_vectors_and_longer_short_runs_keep_square_tiles() -
     assert chosen(4_000_000, 8).vector_elems == chosen(3, 4_000_000).vector_elems == 8
     assert not isinstance(chosen(4_000_000, 16), ShortTileParams)
     assert "mostly empty" in chosen(4_000_001, 3).reason and "mostly empty" in chosen(120, 3).reason
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.uint8, torch.float64], ids=str)
+@pytest.mark.parametrize("shape, dims", [
+    ((37, 2, 128), [0, 2, 1]), ((37, 128, 2), [0, 2, 1]), ((59, 3, 24), [0, 2, 1]), ((1, 2, 64), [0, 2, 1]), ((3, 5, 2, 2, 6, 16), [0, 1, 4, 2, 5, 3]),
+    ((3, 5, 6, 2, 16, 2), [0, 1, 3, 5, 2, 4]), ((130, 4, 40), [0, 2, 1]), ((0, 2, 32), [0, 2, 1]),
+], ids=str)  # fmt: skip
+def test_several_tiles_of_a_block(shape: tuple[int, ...], dims: list[int], dtype: torch.dtype) -> None:
+    """Pixels shuffled: the long run has fewer vectors than a block has threads. The last block has fewer tiles."""
+    x = values(*shape, dtype=dtype)
+    fd, out = permuted(x, dims)
+    assert torch.equal(out, x.permute(dims)) and out.is_contiguous()
+    if shape[0] > 1 and x.element_size() < 8:
+        params = params_of(fd)
+        assert params.tiles > 1 and 128 <= params.block_threads <= 512
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+def test_pixels_are_shuffled_with_arithmetic(is_up: bool) -> None:
+    """Several inputs of both orders, and one that lacks axes; misaligned by an element."""
+    x, y = numbers(7 * 2 * 48 + 1, dtype=torch.bfloat16)[1:].view(7, 2, 48), numbers(7, 48, 2, dtype=torch.bfloat16)
+    bias = numbers(48, dtype=torch.float32)
+    with FusionDefinition() as fd:
+        a, b, c = given(fd, x), given(fd, y), given(fd, bias)
+        wide_b = fd.ops.permute(fd.ops.cast(b, DataType.Float), [0, 2, 1])
+        out = fd.ops.relu(fd.ops.add(fd.ops.mul(fd.ops.cast(a, DataType.Float), wide_b), fd.ops.broadcast(c, [True, True, False])))
+        out = fd.ops.cast(out, DataType.BFloat16)
+        fd.add_output(rows_first(fd, out, [0, 2, 1]) if is_up else out)
+    (got,) = run(fd, [x, y, bias])
+    want = (x.double() * y.double().transpose(1, 2) + bias.double()).relu()
+    torch.testing.assert_close(got.double(), want.transpose(1, 2) if is_up else want, rtol=2**-8, atol=1e-6)

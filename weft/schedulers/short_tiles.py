@@ -3,6 +3,8 @@
     long side    [tile, one, TIDx, rows of the short run, vector]   a row of a tile lies along the other side's innermost run
     short side   [tile, one, unroll, TIDx, vector]                  the tile is one piece of memory: neighbours along the long run, each with its short run
 
+Where the long run is too short for a block's threads, a block has several tiles, one on top of the other (TIDy, outside of `one`).
+
 A thread has one vector of each row: as many elements of the short side, neighbours in memory. All arithmetic is there, in registers, in which elements change
 places at no cost but moves. Shared memory only hands whole vectors from thread to thread, so that both sides' vectors are neighbours of those of other lanes.
 The length of the short run is a number in the kernel: one of `ShortTileParams`, which the host checks.
@@ -31,7 +33,7 @@ from ..ir.values import SharedSwizzle, TensorView
 from ..schedule.caching import cache_after, cache_before
 from ..schedule.primitives import reorder, set_memory_type, swizzle_shared
 from ..schedule.propagate import parallelize_like
-from .arithmetic import ceil_div
+from .arithmetic import ceil_div, next_power_of_two, round_up
 from .base import Alignments, ScheduleResult, Sizes
 from .cost.passing import passing_ns
 from .cost.short_tiles import ShortTileFacts, ShortTileParts, work_of_short_tiles
@@ -51,18 +53,23 @@ each while they are exchanged. Read off ptxas: docs/constants.md."""
 class ShortTileParams:
     """Equal params (with equal structure, index type and device) mean the same kernel.
 
-    short: extents of the short run's axes, outermost first. vector_elems: of an access, on both sides. threads: of a block; each has one vector of each row.
-    is_along: the short run is innermost on the straight side.
+    short: extents of the short run's axes, outermost first. vector_elems: of an access, on both sides. threads: of a tile; each has one vector of each row.
+    is_along: the short run is innermost on the straight side. tiles: of a block.
     """
 
     short: tuple[int, ...]
     vector_elems: int
     threads: int
     is_along: bool
+    tiles: int = 1
 
     @property
     def short_elems(self) -> int:
         return math.prod(self.short)
+
+    @property
+    def block_threads(self) -> int:
+        return self.threads * self.tiles
 
     @property
     def tile_elems(self) -> int:
@@ -108,18 +115,26 @@ class ShortTiles:
         """Return the params whose tiles are mostly full and fit registers and shared memory, with the widest possible vectors."""
         short = tuple(evaluate_int(sym, sizes) for sym in self.syms)
         elems, long = math.prod(short), self._extent(self.long, sizes)
+        batches = self._extent(self.order, sizes) // max(1, long * elems)
         held, moved = sum(max(t.dtype().bits, 32 * (t.dtype().bits == 8)) for t in self.full), sum(t.dtype().bits for t in self.full if t.name in self.moved)
         widest, narrowest = (pick(t.dtype().bits for t in self.full) for pick in (max, min))
         vector, found = self.widest(sizes, alignment_bits), list[ShortTileParams]()
         while not found and vector > 1 and vector * narrowest >= 8 and vector * widest >= SHIFTED_WORD_BITS:
-            for threads in THREADS:
-                params = ShortTileParams(short, vector, threads, self.is_along)
-                is_filled = long >= LEAST_FILLED * ceil_div(long, params.tile_elems) * params.tile_elems > 0
-                is_held = vector * elems * held * max(256, threads) <= 256 * MOST_THREAD_BITS
-                if is_filled and is_held and params.tile_elems * elems * moved <= 8 * arch.shared_per_block_optin_bytes // 2:
+            for params in self._of_threads(short, vector, long):
+                tiles = round_up(long, params.tile_elems) * round_up(batches, params.tiles)
+                is_filled = long * batches >= LEAST_FILLED * tiles > 0
+                is_held = vector * elems * held * max(256, params.block_threads) <= 256 * MOST_THREAD_BITS
+                if is_filled and is_held and params.tiles * params.tile_elems * elems * moved <= 8 * arch.shared_per_block_optin_bytes // 2:
                     found.append(params)
             vector //= 2
         return found
+
+    def _of_threads(self, short: tuple[int, ...], vector: int, long: int) -> list[ShortTileParams]:
+        """Return the params with such vectors: one tile for a block, or several if the long run has fewer vectors than a block has threads."""
+        threads = next_power_of_two(max(1, ceil_div(long, vector)))
+        if threads >= min(THREADS):
+            return [ShortTileParams(short, vector, of_block, self.is_along) for of_block in THREADS]
+        return [ShortTileParams(short, vector, threads, self.is_along, tiles=of_block // threads) for of_block in THREADS]
 
     def ranked(self, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[list[ShortTileParams], list[float]]:
         """Return the candidates and their predicted times in ns, best first."""
@@ -197,18 +212,20 @@ def schedule_short_tiles(fusion: Fusion, found: ShortTiles, params: ShortTilePar
         _short_side(tensor, params)
     _long_side(reference, params)
     template.propagate(reference)
+    at = int(params.tiles > 1)  # an axis more: the tiles of a block
     for tensor in by_thread:
-        reorder(tensor, {3: 4, 4: 3})
-        flat = merge_axes_at(tensor, 3, 2)
+        reorder(tensor, {3 + at: 4 + at, 4 + at: 3 + at})
+        flat = merge_axes_at(tensor, 3 + at, 2)
         split_axis(tensor, flat, params.vector_elems)  # type: ignore[arg-type]
     parallelize_like(reference)
     template.vectorize([t.name for t in found.long_limits.vectorizable], params.vector_elems)
     for tensor in lanes:
         set_lanes(tensor)
-    loads = {cache: 3 for _, cache in template.inputs}
-    fixed = {**loads, **dict.fromkeys(by_short, 1), **dict.fromkeys(kept, 3), **{t: 1 for t in by_thread if t.memory_type is MemoryType.shared}}
-    template.inline_fixed(fixed, 0)
-    return ScheduleResult(((ParallelType.block_x, params.threads),), sizes=sizes)
+    loads = {cache: 3 + at for _, cache in template.inputs}
+    in_tile, in_thread = dict.fromkeys(by_short, 1 + at), dict.fromkeys(kept, 3 + at)
+    template.inline_fixed({**loads, **in_tile, **in_thread, **{t: 1 + at for t in by_thread if t.memory_type is MemoryType.shared}}, 0)
+    threads = [(ParallelType.block_x, params.threads), (ParallelType.block_y, params.tiles)]
+    return ScheduleResult(tuple(threads[: 1 + at]), sizes=sizes)
 
 
 def _shared_copy(source: TensorView, params: ShortTileParams) -> TensorView:
@@ -227,33 +244,38 @@ def _lay_out(tensor: TensorView, params: ShortTileParams) -> None:
 
 
 def _tiles(reference: TensorView, found: ShortTiles, params: ShortTileParams) -> None:
-    """Transform the loops of the reference to [tiles, one, short, long]."""
+    """Transform the loops of the reference to [tiles, one, short, long], or [blocks, tiles, one, short, long]."""
     arrange(reference, places_in_order(found.reference.get_logical_domain(), found.order, found.axes))
     outer, short, long = merge_two_runs(reference, len(found.short), len(found.long))
     tiles, part = split_axis(reference, long, params.tile_elems)
     arrange_axes(reference, [*outer, tiles, short, part])
     merge_axes_at(reference, 0, len(outer) + 1)
-    split_axis(reference, reference.axis(0), 1)
+    if params.tiles > 1:
+        split_axis(reference, reference.axis(0), params.tiles)
+    split_axis(reference, reference.axis(int(params.tiles > 1)), 1)
 
 
-def _bind(tensor: TensorView, *kinds: ParallelType) -> None:
-    for position, kind in enumerate(kinds):
+def _bind(tensor: TensorView, params: ShortTileParams, *kinds: ParallelType) -> None:
+    tiles = [ParallelType.block_y] if params.tiles > 1 else []
+    for position, kind in enumerate([ParallelType.grid_x, *tiles, *kinds]):
         tensor.axis(position).parallelize(kind)
 
 
 def _short_side(tensor: TensorView, params: ShortTileParams) -> None:
     """[tiles, one, short, long] -> [tiles, one, vectors of a thread, threads, vector]."""
-    reorder(tensor, {2: 3, 3: 2})
-    vectors, _ = split_axis(tensor, merge_axes_at(tensor, 2, 2), params.vector_elems)  # type: ignore[arg-type]
+    at = int(params.tiles > 1)
+    reorder(tensor, {2 + at: 3 + at, 3 + at: 2 + at})
+    vectors, _ = split_axis(tensor, merge_axes_at(tensor, 2 + at, 2), params.vector_elems)  # type: ignore[arg-type]
     split_axis(tensor, vectors, params.threads)
-    _bind(tensor, ParallelType.grid_x, ParallelType.unswitch, ParallelType.unroll, ParallelType.block_x)
+    _bind(tensor, params, ParallelType.unswitch, ParallelType.unroll, ParallelType.block_x)
 
 
 def _long_side(reference: TensorView, params: ShortTileParams) -> None:
     """[tiles, one, short, long] -> [tiles, one, threads, short, vector]."""
-    split_axis(reference, reference.axis(3), params.vector_elems)
-    reorder(reference, {2: 3, 3: 2})
-    _bind(reference, ParallelType.grid_x, ParallelType.unswitch, ParallelType.block_x)
+    at = int(params.tiles > 1)
+    split_axis(reference, reference.axis(3 + at), params.vector_elems)
+    reorder(reference, {2 + at: 3 + at, 3 + at: 2 + at})
+    _bind(reference, params, ParallelType.unswitch, ParallelType.block_x)
 
 
 __all__ = ["ShortTileParams", "ShortTiles", "schedule_short_tiles", "short_tiles"]
