@@ -53,6 +53,9 @@ def test_others_keep_their_own(body: tuple[Statement, ...]) -> None:
     assert ifs(*body)[:2] == [COLUMN, BOTH]
 
 
-def test_an_op_without_a_predicate_stays_outside() -> None:
-    assert ifs(Allocate(B), op(B, A, TRUE), op(C, B, BOTH)) == [BOTH]
-    assert any(isinstance(s, Op) for s in _group([Allocate(B), op(B, A, TRUE), op(C, B, BOTH)]))
+def test_a_load_without_a_predicate_stays_outside() -> None:
+    """It begins early. Arithmetic that only the If needs is in it: between two Ifs it would keep them apart."""
+    given = Buffer("g", DataType.Float, MemoryType.global_, ONE, None)  # type: ignore[arg-type]
+    assert any(isinstance(s, Op) for s in _group([Allocate(B), op(B, given, TRUE), op(C, B, BOTH)]))
+    assert not any(isinstance(s, Op) for s in _group([Allocate(B), op(B, A, TRUE), op(C, B, BOTH)]))
+    assert ifs(Allocate(B), op(C, A, BOTH), op(B, A, TRUE), op(C, B, BOTH)) == [BOTH]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..dtypes import DataType, StateType
-from ..expr import EVALUATORS, ONE, ZERO, Number, Sym, add, is_int, mul
+from ..expr import EVALUATORS, ONE, ZERO, Number, Sym, add, is_int, mul, sub
 from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
@@ -337,9 +337,12 @@ class LookupMover:
         parts: list[TensorView] = []
         for axis, place in zip(logical_axes(tensor), window.places):
             extent = fusion.new_scalar(axis.logical_extent, DataType.Int)
+            is_before, is_behind = True, True
             if isinstance(place, Along):
                 mine = self.axes[place.axis]
-                if place.offset is ZERO and mine.logical_extent is axis.logical_extent:
+                is_before = not _is_at_most(ZERO, place.offset)
+                is_behind = not _is_at_most(add(place.offset, mine.logical_extent), axis.logical_extent)
+                if not is_before and not is_behind:
                     continue
                 length = fusion.new_scalar(mine.logical_extent, DataType.Int)
                 row = iota(fusion, length, fusion.new_scalar(place.offset, DataType.Int), fusion.new_scalar(ONE, DataType.Int), DataType.Int)
@@ -350,7 +353,8 @@ class LookupMover:
                 continue
             else:
                 at = self._single(fusion.new_scalar(place.position, DataType.Int), DataType.Int)
-            parts += [pointwise(fusion, "ge", at, 0), pointwise(fusion, "lt", at, extent)]  # type: ignore[list-item]
+            parts += [pointwise(fusion, "ge", at, 0)] if is_before else []  # type: ignore[list-item]
+            parts += [pointwise(fusion, "lt", at, extent)] if is_behind else []  # type: ignore[list-item]
         if not parts:
             return self._single(constant(fusion, True, DataType.Bool), DataType.Bool)
         result = parts[0]
@@ -413,6 +417,12 @@ def _through_chain(number: Number, chain: Sequence[PointwiseOp]) -> Number | Non
 
 def _zero(dtype: DataType) -> Number:
     return False if dtype.is_bool else 0 if dtype.is_integer else 0j if dtype.is_complex else 0.0
+
+
+def _is_at_most(a: Sym, b: Sym) -> bool:
+    """True if a <= b at all sizes."""
+    difference = sub(b, a)
+    return difference.is_const and difference.value >= 0  # type: ignore[operator]
 
 
 def is_plain_broadcast(axis: IterDomain) -> bool:

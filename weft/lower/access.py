@@ -10,7 +10,7 @@ from ..expr import ONE, TRUE, ZERO, Sym, conjunction, equal, floordiv, less, mod
 from ..ir.block_ops import sample_of
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType
 from ..ir.graph_ops import LookupOp, ScatterStoreOp
-from ..ir.values import Expr, IotaOp, IterDomain, Merge, RandomOp, ReductionOp, Scalar, Split, TensorView
+from ..ir.values import Expr, FullOp, IotaOp, IterDomain, Merge, RandomOp, ReductionOp, Scalar, Split, TensorView
 from ..schedule.inline import consumer_axis
 from ..schedule.peel import partial_vector
 from .blocks import sample_index
@@ -135,7 +135,10 @@ def lane_or_index(state: BuildState, tensor: TensorView, k: int) -> Sym:
 
 
 def op_predicate(state: BuildState, indexer: Indexer, expr: Expr, output: TensorView) -> Sym:
-    """Return the predicate of `expr`: inside the extents of its axes, and in one thread only if several would write the same element."""
+    """Return the predicate of `expr`: inside the extents of its axes, and in one thread only if several would write the same element. A constant in registers
+    has none, so that the compiler knows it everywhere."""
+    if isinstance(expr, FullOp) and output.memory_type is MemoryType.local:
+        return TRUE
     axes = [a for a in output.get_maybe_root_domain() if not a.is_broadcast()]
     for axis in axes:
         indexer.axis_index(axis, output)

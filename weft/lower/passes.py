@@ -268,12 +268,17 @@ def _predicate_like_readers(body: list[Statement]) -> None:
                 for buffer in buffers_of(inner):
                     readers.pop(buffer, None)
     for s in reversed(run_of):
-        if s.predicate is TRUE or not all(o.buffer in readers for o in s.outputs):
+        if not all(o.buffer in readers for o in s.outputs) or s.predicate is TRUE and not _is_in_registers(s):
             continue
         found = [reader for o in s.outputs for reader in readers[o.buffer]]
         wanted = {reader.predicate for reader in found}
-        if len(wanted) == 1 and {run_of[reader] for reader in found} == {run_of[s]} and set(conjuncts(s.predicate)) <= set(conjuncts(*wanted)):
+        if len(wanted) == 1 and {run_of[reader] for reader in found} == {run_of[s]} and {*conjuncts(s.predicate)} - {TRUE} <= set(conjuncts(*wanted)):
             (s.predicate,) = wanted
+
+
+def _is_in_registers(op: Op) -> bool:
+    """True for arithmetic: nothing is loaded, which should begin early, and no other thread takes part."""
+    return not is_collective(op) and all(o.buffer.memory is MemoryType.local for o in op.operands if isinstance(o, Access))
 
 
 def _guarded(statement: Statement) -> list[Statement]:

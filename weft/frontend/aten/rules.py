@@ -171,9 +171,9 @@ class Translation:
         return total
 
     def with_elements(self, value: TensorView, dim: int) -> TensorView:
-        """Return a tensor whose expanded axis is a real one: a `where` on the position that always selects the value."""
-        place = self.ops.iota(value.size(dim), self.constant(0, torch.int64), self.constant(1, torch.int64), dtype=self.dtype(torch.int64))
-        everywhere = self.ops.ge(self.ops.broadcast(place, is_broadcast_dim=[d != dim for d in range(value.ndim)]), 0)
+        """Return a tensor whose expanded axis is a real one: a `where` that always selects the value."""
+        everywhere = self.ops.full([value.size(dim)], True, dtype=self.dtype(torch.bool))
+        everywhere = self.ops.broadcast(everywhere, is_broadcast_dim=[d != dim for d in range(value.ndim)])
         return self.ops.where(everywhere, value, self.fd.define_scalar(0, dtype=value.dtype()))
 
     def count(self, value: TensorView, dims: list[int]) -> Operand:
