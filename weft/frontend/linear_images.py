@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
+
+from .windows import before, channels_behind, channels_in_front, is_channels_last, sum_of_windows, wide_type
 
 @torch.library.custom_op("weft::enlarge_linear", mutates_args=())
 def enlarge_linear(x: Tensor, factors: Sequence[int], is_aligned: bool) -> Tensor:
@@ -30,51 +31,29 @@ def enlarge_linear_backward(grad: Tensor, factors: Sequence[int], sizes: Sequenc
 
 def enlarge(x: Tensor, factors: Sequence[int], is_aligned: bool) -> Tensor:
     """Return the enlarged image, in the memory format of `x`: each result lies between two pixels of each axis, and takes its share of both."""
-    rank, is_last = x.dim(), _is_channels_last(x)
-    first = 1 if is_last else 2
-    values = x.permute(0, *range(2, rank), 1) if is_last else x
-    wide = torch.promote_types(x.dtype, torch.float32)
+    is_last, wide = is_channels_last(x), wide_type(x)
+    values, first = (channels_behind(x), 1) if is_last else (x, 2)
     lines = [(_aligned_shares if is_aligned else _shares)(n, f, wide, x.device) for n, f in zip(x.shape[2:], factors)]
     behind = [2 * (len(lines) - number) - 2 for number in range(len(lines))]  # axes of the lines behind each one
     everything: list[Any] = [slice(None)] * first
     corners = [
-        values[tuple(everything + [_before(place, more) for place, more in zip(corner, behind)])].to(wide)
+        values[tuple(everything + [before(place, more) for place, more in zip(corner, behind)])].to(wide)
         for corner in itertools.product(*(places for places, _ in lines))
     ]
     for (places, weight), more in reversed(list(zip(lines, behind))):
         if len(places) == 2:
-            share = _before(weight, more + is_last)
+            share = before(weight, more + is_last)
             corners = [low * (1 - share) + high * share for low, high in zip(corners[::2], corners[1::2])]
     out = corners[0].to(x.dtype)
     for axis in range(first, first + len(lines)):
         out = out.flatten(axis, axis + 1)
-    return out.permute(0, rank - 1, *range(1, rank - 1)) if is_last else out
+    return channels_in_front(out) if is_last else out
 
 
 def enlarge_backward(grad: Tensor, factors: Sequence[int], sizes: Sequence[int], is_aligned: bool) -> Tensor:
     """Return the gradient of the image, in the memory format of `grad`: each pixel takes the results that it is part of, times its weights."""
-    rank, is_last = grad.dim(), _is_channels_last(grad)
-    first = 1 if is_last else 2
-    values = grad.permute(0, *range(2, rank), 1) if is_last else grad
-    wide = torch.promote_types(grad.dtype, torch.float32)
-    lines = [(_aligned_line if is_aligned else _line)(n, f, wide, grad.device) for n, f in zip(sizes, factors)]
-    inner = [2 * (len(lines) - number) - 2 for number in range(len(lines))]  # axes of the lines behind each one
-    everything: list[Any] = [slice(None)] * first
-    values = values[tuple(everything + [_before(place, more) for (place, _), more in zip(lines, inner)])]
-    values = values.to(wide)
-    for (_, weight), more in zip(lines, inner):
-        values = values * _before(weight, more + is_last)
-    total = values.sum([first + 2 * number + 1 for number in range(len(lines))]).to(grad.dtype)
-    return total.permute(0, rank - 1, *range(1, rank - 1)) if is_last else total
-
-
-def _is_channels_last(x: Tensor) -> bool:
-    return suggest_memory_format(x) in (torch.channels_last, torch.channels_last_3d)
-
-
-def _before(x: Tensor, count: int) -> Tensor:
-    """Return a tensor in front of `count` axes of one element."""
-    return x.reshape(*x.shape, *[1] * count) if count else x
+    line = _aligned_line if is_aligned else _line
+    return sum_of_windows(grad, [line(n, f, wide_type(grad), grad.device) for n, f in zip(sizes, factors)]).to(grad.dtype)
 
 
 def _shares(n: Any, factor: int, wide: torch.dtype, device: torch.device) -> tuple[list[Tensor], Tensor]:

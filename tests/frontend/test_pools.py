@@ -1,0 +1,94 @@
+"""Averages over windows of pixels: views where windows are tiles, else sums of looked up pixels; gradients are sums over the results of each pixel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fusion_check import poisoned_outputs
+
+import weft
+from weft.frontend.backend import GRAPHS, backend
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+CASES: dict[str, tuple[tuple[int, ...], tuple[Any, ...], dict[str, Any]]] = {
+    "tiles": ((2, 3, 8, 6), (2,), {}),
+    "tiles that leave pixels": ((2, 3, 9, 11), ((2, 3),), {}),
+    "one tile": ((2, 3, 7, 7), (7,), {}),
+    "padded": ((2, 3, 8, 9), (3, 2, 1), {}),
+    "padding that does not count": ((2, 3, 8, 9), (3, 2, 1), {"count_include_pad": False}),
+    "overlapping": ((2, 3, 9, 8), (3, 1), {}),
+    "gaps": ((2, 3, 9, 11), (2, 3), {}),
+    "rounded up": ((2, 3, 8, 9), (3, 2), {"ceil_mode": True}),
+    "rounded up, padding": ((1, 3, 8, 10), (3, 2, 1), {"ceil_mode": True}),
+    "rounded up, padding that does not count": ((1, 3, 8, 10), (3, 2, 1), {"ceil_mode": True, "count_include_pad": False}),
+    "divisor": ((2, 3, 8, 9), (3, 2, 1), {"divisor_override": 5}),
+    "divisor of tiles": ((2, 3, 8, 8), (2,), {"divisor_override": 3}),
+    "by each axis": ((2, 3, 8, 13), ((1, 5), (1, 2), (0, 2)), {}),
+    "one pixel": ((2, 3, 1, 1), (1,), {}),
+    "same size": ((2, 4, 5, 7), (3, 1, 1), {"count_include_pad": False}),
+    "without a batch": ((3, 8, 6), (2,), {}),
+    "no image": ((0, 3, 8, 6), (2,), {}),
+}
+
+
+def pool(x: torch.Tensor, given: tuple[Any, ...], keywords: dict[str, Any]) -> torch.Tensor:
+    return F.silu(F.avg_pool2d(x * 2, *given, **keywords))
+
+
+@pytest.mark.parametrize("channels_last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize("name", CASES)
+def test_values_strides_and_gradients(name: str, channels_last: bool) -> None:
+    shape, given, keywords = CASES[name]
+    x = torch.randn(shape)
+    x = x.to(memory_format=torch.channels_last) if channels_last and x.dim() == 4 else x
+    ours, theirs = x.clone().requires_grad_(), x.double().requires_grad_()
+    eager = pool(x, given, keywords)
+    with poisoned_outputs():
+        out = torch.compile(lambda t: pool(t, given, keywords), backend=backend, options={"emulate": True, "debug": True, "strict": True})(ours)
+    want = pool(theirs, given, keywords)
+    assert out.shape == want.shape
+    assert 0 in shape or all(a == b for n, a, b in zip(eager.shape, out.stride(), eager.stride()) if n > 1)
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-6)
+    slope = torch.randn_like(out)
+    with poisoned_outputs():
+        out.backward(slope)
+    want.backward(slope.double())
+    torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-5, atol=1e-6)
+    if 0 not in shape:
+        assert all(graph.covered_nodes == graph.compute_nodes for graph in GRAPHS)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 2.0**-8), (torch.float16, 2.0**-11), (torch.float64, 1e-12)], ids=str)
+@pytest.mark.parametrize("given", [(2,), (3, 2, 1)], ids=str)
+def test_other_types_are_rounded_once(given: tuple[Any, ...], dtype: torch.dtype, tolerance: float) -> None:
+    x = torch.randn(2, 3, 10, 12).to(dtype)
+    ours, theirs = x.clone().requires_grad_(), x.double().requires_grad_()
+    out = torch.compile(lambda t: F.avg_pool2d(t, *given), backend=backend, options={"emulate": True, "strict": True})(ours)
+    want = F.avg_pool2d(theirs, *given)
+    slope = torch.randn_like(out)
+    out.backward(slope)
+    want.backward(slope.double())
+    assert (out.double() - want).abs().max() <= tolerance * want.abs().max()
+    assert (ours.grad.double() - theirs.grad).abs().max() <= tolerance * theirs.grad.abs().max()
+
+
+def test_each_is_one_kernel() -> None:
+    for given in ((2,), (3, 2, 1)):
+        torch._dynamo.reset()
+        x = torch.randn(2, 3, 16, 16, requires_grad=True)
+        torch.compile(lambda t, g=given: F.avg_pool2d(t, *g), backend=backend, options={"emulate": True})(x).sum().backward()
+        assert [len(list(call.kernels())) for graph in GRAPHS for call in graph.calls] == [1, 1]
+
+
+def test_integers_and_open_sizes_are_torchs() -> None:
+    function = torch.compile(lambda t: F.avg_pool2d(t * 2, 2), backend=backend, options={"emulate": True}, dynamic=True)
+    for size in (6, 9):
+        x = torch.randn(2, 3, size, size + 1)
+        torch.testing.assert_close(function(x), F.avg_pool2d(x * 2, 2))
+    x = torch.randint(9, (2, 3, 4, 4))
+    assert torch.equal(torch.compile(lambda t: F.avg_pool2d(t * 2, 2), backend=backend, options={"emulate": True})(x), F.avg_pool2d(x * 2, 2))
+    assert "avg_pool2d" in weft.explain()

@@ -1,0 +1,159 @@
+"""Averages over windows of pixels: torch's pooling ops as sums over windows, for AOTAutograd.
+
+Windows next to each other are views; others are looked up. The gradient of a pixel is a sum over the results that it is part of. Read first: `average`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..windows import Line, channels_behind, channels_in_front, is_channels_last, sum_of_windows, wide_type
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Windows along an axis of n pixels: `count` of them, of `size` pixels, `step` apart, the first one `pad` pixels before the first pixel."""
+
+    n: int
+    count: int
+    size: int
+    step: int
+    pad: int
+    counts_padding: bool
+
+    @property
+    def is_tiled(self) -> bool:
+        """True if windows are next to each other and inside the axis."""
+        return self.size == self.step and not self.pad and self.count * self.size <= self.n
+
+    @property
+    def is_inside(self) -> bool:
+        return not self.pad and (self.count - 1) * self.step + self.size <= self.n
+
+    def divisors(self, result: Tensor) -> Tensor:
+        """Return how many pixels the windows of these results count."""
+        start = result * self.step - self.pad
+        if self.counts_padding:
+            return (start + self.size).clamp_max(self.n + self.pad) - start
+        return (start + self.size).clamp_max(self.n) - start.clamp_min(0)
+
+    @property
+    def divisor(self) -> int | None:
+        """That number if it is the same for all."""
+        first, end = (0, self.n) if not self.counts_padding else (-self.pad, self.n + self.pad)
+        starts = (result * self.step - self.pad for result in range(self.count))
+        found = {min(start + self.size, end) - max(start, first) for start in starts}
+        return found.pop() if len(found) == 1 else None
+
+    def forward(self, wide: torch.dtype, device: torch.device, has_divisor: bool) -> Line:
+        """Return the pixels of each result, and their weights: 0 outside of the axis, and the inverse of the divisor, if they are to have one."""
+        result = torch.arange(self.count, dtype=torch.int32, device=device)[:, None]
+        place = result * self.step - self.pad + torch.arange(self.size, dtype=torch.int32, device=device)
+        weight = None if self.is_inside else ((place >= 0) & (place < self.n)).to(wide)
+        if has_divisor:
+            shares = 1 / self.divisors(result).to(wide)
+            weight = shares if weight is None else weight * shares
+        return place.clamp(0, self.n - 1), weight
+
+    def backward(self, wide: torch.dtype, device: torch.device, has_divisor: bool) -> Line:
+        """Return the results that each pixel is part of, and their weights."""
+        pixel = torch.arange(self.n, dtype=torch.int32, device=device)[:, None] + self.pad
+        result = torch.div(pixel, self.step, rounding_mode="trunc") - torch.arange(-(-self.size // self.step), dtype=torch.int32, device=device)
+        weight = ((result >= 0) & (result < self.count) & (result * self.step + self.size > pixel)).to(wide)
+        place = result.clamp(0, self.count - 1)
+        return place, weight / self.divisors(place).to(wide) if has_divisor else weight
+
+
+def _axes(x: Tensor, size: Any, step: Any, pad: Any, rounds_up: bool, counts_padding: bool) -> list[Axis] | None:
+    """Return the windows of the last two axes; None for types and sizes that are left to torch."""
+    if not x.is_floating_point() or not all(isinstance(n, int) for n in x.shape) or 0 in x.shape:
+        return None
+    size, pad = (list(v) * 2 if len(v) == 1 else list(v) for v in (size, pad))
+    step = size if not step else list(step) * 2 if len(step) == 1 else list(step)
+    found = []
+    for n, k, s, p in zip(x.shape[-2:], size, step, pad):
+        count = (n + 2 * p - k + (s - 1) * rounds_up) // s + 1
+        count -= rounds_up and (count - 1) * s >= n + p
+        if count < 1 or 2 * p > k:  # an error of torch's
+            return None
+        found.append(Axis(n, count, k, s, p, counts_padding))
+    return found
+
+
+def _average(x: Tensor, axes: Sequence[Axis], override: int | None) -> Tensor:
+    x = x if x.dim() == 4 else x.unsqueeze(0)
+    if all(axis.is_tiled for axis in axes):
+        return (_sum_of_tiles(x, axes) / (override or math.prod(axis.size for axis in axes))).to(x.dtype)
+    is_even = override is not None or all(axis.divisor for axis in axes)
+    total = sum_of_windows(x, [axis.forward(wide_type(x), x.device, not is_even) for axis in axes])
+    return (total / (override or math.prod(axis.divisor for axis in axes)) if is_even else total).to(x.dtype)  # type: ignore[misc]
+
+
+def _sum_of_tiles(x: Tensor, axes: Sequence[Axis]) -> Tensor:
+    is_last = is_channels_last(x)
+    values, first = (channels_behind(x), 1) if is_last else (x, 2)
+    for d, axis in enumerate(axes):
+        at = first + 2 * d
+        values = values.narrow(at, 0, axis.count * axis.size).unflatten(at, (axis.count, axis.size))
+    total = values.sum([first + 2 * d + 1 for d in range(len(axes))], dtype=wide_type(x))
+    return channels_in_front(total) if is_last else total
+
+
+def _average_backward(grad: Tensor, x: Tensor, axes: Sequence[Axis], override: int | None) -> Tensor:
+    grad = grad if grad.dim() == 4 else grad.unsqueeze(0)
+    grad = grad.contiguous(memory_format=torch.channels_last if is_channels_last(x) else torch.contiguous_format)
+    if all(axis.is_tiled for axis in axes):
+        share = (grad.to(wide_type(grad)) / (override or math.prod(axis.size for axis in axes))).to(grad.dtype)
+        return _spread(share, axes, is_channels_last(grad)).to(x.dtype)
+    is_even = override is not None or all(axis.divisor for axis in axes)
+    total = sum_of_windows(grad, [axis.backward(wide_type(grad), grad.device, not is_even) for axis in axes])
+    return (total / (override or math.prod(axis.divisor for axis in axes)) if is_even else total).to(x.dtype)  # type: ignore[misc]
+
+
+def _spread(share: Tensor, axes: Sequence[Axis], is_last: bool) -> Tensor:
+    """Return each result at all pixels of its tile, and 0 behind the last tile."""
+    values, first = (channels_behind(share), 1) if is_last else (share, 2)
+    for d, axis in enumerate(axes):
+        at = first + d
+        shape = [*values.shape[: at + 1], axis.size, *values.shape[at + 1 :]]
+        values = values.unsqueeze(at + 1).expand(shape).flatten(at, at + 1)
+    left = [axis.n - axis.count * axis.size for axis in axes]
+    if any(left):
+        values = aten.constant_pad_nd(values, [0, 0] * is_last + [n for rest in reversed(left) for n in (0, rest)], 0.0)
+    return channels_in_front(values) if is_last else values
+
+
+def average(
+    x: Tensor, size: Any, step: Any = (), pad: Any = (0,), ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None
+) -> Any:  # fmt: skip
+    """torch's avg_pool2d."""
+    axes = _axes(x, size, step, [pad] if isinstance(pad, int) else pad, ceil_mode, count_include_pad)
+    if axes is None:
+        return NotImplemented
+    out = _average(x, axes, divisor_override)
+    return out if x.dim() == 4 else out.squeeze(0)
+
+
+def average_backward(
+    grad: Tensor, x: Tensor, size: Any, step: Any, pad: Any, ceil_mode: bool, count_include_pad: bool, divisor_override: int | None
+) -> Any:  # fmt: skip
+    """The gradient of `average`."""
+    axes = _axes(x, size, step, pad, ceil_mode, count_include_pad)
+    if axes is None:
+        return NotImplemented
+    out = _average_backward(grad, x, axes, divisor_override)
+    return out if x.dim() == 4 else out.squeeze(0)
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten.avg_pool2d.default: average, aten.avg_pool2d_backward.default: average_backward,
+}  # fmt: skip
+"""For AOTAutograd."""
