@@ -34,6 +34,14 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "linear, aligned": ((2, 3, 11), {"scale_factor": 2, "mode": "linear", "align_corners": True}),
     "bilinear, aligned": ((2, 3, 5, 7), {"size": (10, 21), "mode": "bilinear", "align_corners": True}),
     "bilinear, a square, aligned": ((2, 3, 6, 6), {"scale_factor": 2, "mode": "bilinear", "align_corners": True}),
+    "bilinear, other sizes": ((2, 3, 5, 7), {"size": (8, 5), "mode": "bilinear"}),
+    "bilinear, other sizes, aligned": ((2, 3, 5, 7), {"size": (8, 5), "mode": "bilinear", "align_corners": True}),
+    "bilinear, halved": ((2, 3, 6, 8), {"scale_factor": 0.5, "mode": "bilinear"}),
+    "bilinear, one and a half": ((2, 3, 6, 8), {"scale_factor": (1.5, 2.5), "mode": "bilinear"}),
+    "bilinear, from one pixel": ((2, 3, 1, 1), {"size": (5, 6), "mode": "bilinear", "align_corners": True}),
+    "bilinear, to one pixel": ((2, 3, 5, 6), {"size": (1, 1), "mode": "bilinear", "align_corners": True}),
+    "trilinear, other sizes": ((1, 2, 3, 4, 2), {"size": (5, 3, 3), "mode": "trilinear"}),
+    "linear, many times": ((2, 3, 4), {"scale_factor": 11, "mode": "linear"}),
     "bilinear, one row, aligned": ((2, 3, 1, 7), {"scale_factor": 3, "mode": "bilinear", "align_corners": True}),
 }
 
@@ -107,8 +115,8 @@ def test_open_sizes_are_one_graph() -> None:
 
 
 @pytest.mark.parametrize("given", [
-    {"scale_factor": 1.5}, {"size": (7, 9)}, {"scale_factor": 2, "mode": "bilinear"}, {"scale_factor": 9}, {"scale_factor": 0.5},
-    {"scale_factor": 2.0, "recompute_scale_factor": True},
+    {"scale_factor": 1.5}, {"size": (7, 9)}, {"scale_factor": 9}, {"scale_factor": 0.5}, {"scale_factor": 2.0, "recompute_scale_factor": True},
+    {"scale_factor": 1.3, "mode": "bilinear"}, {"size": (3, 3), "mode": "bilinear", "antialias": True},
 ], ids=str)  # fmt: skip
 def test_others_are_torchs(given: dict[str, Any]) -> None:
     x = torch.randn(2, 3, 5, 6)

@@ -1,5 +1,5 @@
-"""Images enlarged by whole numbers. Nearest neighbour: each pixel is repeated, which kernels do by views, and whose gradient is a sum over windows. Linear
-interpolation: one operator, whose gradient is a sum over windows, too (`linear_images.py`).
+"""Images of another size. Nearest neighbour, enlarged by whole numbers: each pixel is repeated, which kernels do by views, and whose gradient is a sum over
+windows. Linear interpolation, to any known size: one operator, whose gradient is a sum over windows, too (`linear_images.py`).
 
 torch's decomposition computes indices of pixels instead, and its gradient adds into rows that an index names, which sorts the index first.
 Read first: `enlarge_images`.
@@ -39,23 +39,30 @@ def _named(node: Node) -> dict[str, Any]:
 
 
 def _factors(node: Node, named: dict[str, Any]) -> list[int] | None:
-    """Return how many times as many pixels each spatial axis gets; None for another way to interpolate, and for other factors."""
+    """Return how many times as many pixels each spatial axis gets, or 0 for another size of a linear image; None for another way to interpolate."""
     x, out = (n.meta.get("example_value") if isinstance(n, Node) else None for n in (named["input"], node))
-    is_plain = not named["recompute_scale_factor"] and not named["antialias"]
-    if named["mode"] in LINEAR:
-        has_open_sizes = isinstance(out, torch.Tensor) and any(not isinstance(n, int) for n in out.shape)
-        is_plain = is_plain and not (named["align_corners"] and has_open_sizes)
-    elif named["mode"] not in ("nearest", "nearest-exact"):
-        return None
+    is_linear = named["mode"] in LINEAR
+    is_plain = not named["recompute_scale_factor"] and not named["antialias"] and (is_linear or named["mode"] in ("nearest", "nearest-exact"))
     if not is_plain or not isinstance(x, torch.Tensor) or not isinstance(out, torch.Tensor) or not 3 <= x.dim() <= 5 or _format_of(x) is None:
         return None
     scale, axes = named["scale_factor"], range(2, x.dim())
+    pairs = [(x.shape[d], out.shape[d]) for d in axes]
     if scale is not None:
-        factors = [_whole(s) for s in (scale if isinstance(scale, (tuple, list)) else [scale] * len(axes))]
+        scales = list(scale) if isinstance(scale, (tuple, list)) else [scale] * len(axes)
+        factors = [_whole(s) for s in scales]
     else:  # sizes that are open may be any multiple
-        pairs = [(x.shape[d], out.shape[d]) for d in axes]
+        scales = [1.0] * len(axes)
         factors = [_whole(b / a) if isinstance(a, int) and isinstance(b, int) and a else 0 for a, b in pairs]
-    return factors if len(factors) == len(axes) and all(1 <= f <= MOST_TIMES for f in factors) else None
+    if len(factors) != len(axes):
+        return None
+    factors = [f if 1 <= f <= MOST_TIMES else 0 for f in factors]
+    if not is_linear:
+        return factors if all(factors) else None
+    has_open_sizes = any(not isinstance(n, int) for pair in pairs for n in pair)
+    if has_open_sizes:
+        return factors if all(factors) and not named["align_corners"] else None
+    are_exact = scale is None or all(f or a * s == b for (a, b), f, s in zip(pairs, factors, scales))  # otherwise positions are those of the scale
+    return factors if are_exact and all(min(pair) > 0 for pair in pairs) else None
 
 
 def _whole(factor: Any) -> int:
@@ -76,8 +83,10 @@ def _interpolate(gm: GraphModule, node: Node, image: Node, factors: list[int]) -
         return
     from . import linear_images  # noqa: F401  (defines the operator: some milliseconds that other graphs do not wait for)
 
+    is_aligned = bool(_named(node)["align_corners"])
+    sizes = [0 if factor and not is_aligned else size for factor, size in zip(factors, node.meta["example_value"].shape[2:])]
     with gm.graph.inserting_before(node):
-        value = gm.graph.call_function(torch.ops.weft.enlarge_linear.default, (image, factors, bool(_named(node)["align_corners"])))
+        value = gm.graph.call_function(torch.ops.weft.resize_linear.default, (image, sizes, factors, is_aligned))
     value.meta = dict(node.meta)
     node.replace_all_uses_with(value)
     gm.graph.erase_node(node)
