@@ -188,3 +188,33 @@ def test_training_with_all_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         torch.testing.assert_close(leaf.grad.double(), reference.grad, rtol=1e-3, atol=1e-3 * float(reference.grad.abs().max()))
     clones = [n for graph in GRAPHS if graph.kind == "backward" for region, _ in graph.regions for n in region.outputs if n.target is aten.clone.default]
     assert clones and "aten.as_strided.default" not in {op for graph in GRAPHS for op in graph.torch_ops}
+
+
+def test_a_copy_of_a_copy_is_one() -> None:
+    """Also behind views; not where the first one is read elsewhere, or has another order of memory."""
+
+    def twice(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first = aten.clone(x.transpose(0, 1), memory_format=torch.contiguous_format)
+        return (aten.clone(aten.view(first, [-1]), memory_format=torch.contiguous_format),)
+
+    def read_twice(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first = aten.clone(x.transpose(0, 1), memory_format=torch.contiguous_format)
+        return aten.clone(first), first
+
+    def turned(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (aten.clone(aten.clone(x), memory_format=torch.channels_last),)
+
+    x = torch.randn(2, 3, 4)
+    assert targets(rewritten(twice, x)).count(aten.clone.default) == 1
+    assert targets(rewritten(read_twice, x)).count(aten.clone.default) == 2
+    assert targets(rewritten(turned, torch.randn(2, 3, 4, 5))).count(aten.clone.default) == 2
+
+
+def test_the_gradient_of_a_pixel_shuffle_is_written_once() -> None:
+    x = torch.randn(2, 8, 16, 16, requires_grad=True)
+    out = torch.compile(lambda t: F.relu(F.pixel_shuffle(t, 2)), backend=backend, options={"emulate": True})(x)
+    slope = torch.randn_like(out)
+    (got,) = torch.autograd.grad(out, x, slope)
+    torch.testing.assert_close(got, torch.autograd.grad(F.relu(F.pixel_shuffle(x, 2)), x, slope)[0])
+    assert [len(list(call.kernels())) for graph in GRAPHS for call in graph.calls] == [1, 1]
+    assert not any(graph.torch_ops for graph in GRAPHS)

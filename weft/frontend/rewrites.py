@@ -3,7 +3,7 @@
 - Gradients of slices that together cover a tensor are one concatenation, not a sum of tensors that are mostly zero.
 - A stack is a concatenation along an axis of its own, not one along the next axis, which a view then splits.
 - A convolution's bias is added, and its gradient summed, by the regions around it.
-- `as_strided` of a dense tensor to a dense one is a view.
+- `as_strided` of a dense tensor to a dense one is a view, and a copy of a copy is one copy.
 - The gradient of a table whose rows are taken in order, as those of positions are, is the gradient itself with zeros behind it; torch would sort the index.
 - Sums into rows that an index names skip torch's check of the index, which waits for the GPU, where the index is known to fit.
 
@@ -315,6 +315,18 @@ def _as_view(graph: Graph, node: Node) -> None:
 
 
 # ---------------------------------------------------------------- indices
+def _drop_second_copy(graph: Graph, node: Node) -> None:
+    """A copy of a copy that nothing else reads, in the same order of memory: one of them, as in the gradient of a pixel shuffle."""
+    x: Node = node.args[0]  # type: ignore[assignment]
+    given, value = x.meta["val"], node.meta["val"]
+    source = x
+    while source.target in (aten.view.default, aten._unsafe_view.default) and len(source.users) == 1:
+        source = source.args[0]  # type: ignore[assignment]
+    is_second = source.target is aten.clone.default and len(source.users) == 1 and len(x.users) == 1
+    if is_second and all(statically_known_true(a == b) for a, b in zip(given.stride(), value.stride())):
+        _replace(graph, node, x)
+
+
 def _index_key(indices: Any) -> Any:
     return tuple(indices)
 
@@ -389,6 +401,7 @@ def _is_below(index: Any, size: Any) -> bool:
 _REWRITES: dict[Any, Callable[[Graph, Node], None]] = {
     aten.add.Tensor: _join_slices, aten.convolution.default: _split_bias, aten.convolution_backward.default: _split_gradient_of_bias,
     aten.as_strided.default: _as_view, aten.cat.default: _join_stacked, aten.embedding_dense_backward.default: _gradient_in_order,
+    aten.clone.default: _drop_second_copy,
 }  # fmt: skip
 
 __all__ = ["CONVOLUTIONS", "KEPT", "drop_unread", "emit", "fake_result", "simplify"]
