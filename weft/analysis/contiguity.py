@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..ir.values import TensorView
+from ..ir.values import IterDomain, TensorView, no_reductions
 from .lookups import Piece, in_memory, lookup_of, lookup_run
 from .loop_axes import LoopAxes
 
@@ -43,14 +43,21 @@ def _run(pieces: Sequence[Piece], order: Sequence[int], axes: LoopAxes) -> tuple
 
 def _own_pieces(tensor: TensorView) -> list[Piece]:
     domain = tensor.domain()
+    rolled = rolled_axes(tensor)
     out: list[Piece] = []
     for axis, contiguous in zip(reversed(domain.maybe_allocation), reversed(domain.contiguity)):
         if axis.is_broadcast() or axis.is_reduction():
             continue
-        if not contiguous:
+        if not contiguous or axis in rolled:
             break
         out.append(Piece(axis, (axis.sym,), True))
     return out
+
+
+def rolled_axes(tensor: TensorView) -> list[IterDomain]:
+    """Return the axes along which neighbouring elements of a tensor in memory need not be neighbours of the loops."""
+    axes = no_reductions(tensor.get_logical_domain()) if tensor.domain().rolled else []
+    return [axes[a] for roll in tensor.domain().rolled for a in roll.axes]
 
 
 def strided_positions(tensor: TensorView) -> tuple[int, ...]:

@@ -138,9 +138,9 @@ class VectorLimits:
     def phased_limit_elems(self, position: int, alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS) -> int:
         """Return the widest vector for rows (the loops from `position` on) if vectors need not begin at a row's start; 1 if there is none. Tensors that every
         row reads from their start (weights) are then read in words of 32 bits, and must begin at one. A tensor with a different row stride has other phases
-        than the rest, so there is no such vector.
+        than the rest, and so has a rolled one, so there is no such vector.
         """
-        if not self.phased or any(self._strided.values()) or any(t.dtype().is_packed for t in self._runs):
+        if not self.phased or any(self._strided.values()) or any(t.dtype().is_packed or t.domain().rolled for t in self._runs):
             return 1
         if any(alignment_bits.get(t.name, max_vector_bits) % SHIFTED_WORD_BITS for t in self.shifted(position)):
             return 1

@@ -177,7 +177,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     from torch._decomp import core_aten_decompositions, get_decompositions
 
     from . import linear_images
-    from .aten import foreach, groups, losses, pools
+    from .aten import foreach, groups, lookups, losses, pools
 
     if torch.cuda.is_available():
         preload.start()  # a graph is traced, so kernels will be compiled: NVRTC is loaded meanwhile
@@ -199,7 +199,10 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
         for target in (packet.default, packet.Tensor_Tensor, packet.Tensor_Scalar, packet.Scalar_Tensor):
             if target in table:
                 table[target] = _of_floats(table[target])
-    return table | losses.DECOMPOSITIONS | groups.DECOMPOSITIONS | pools.DECOMPOSITIONS | linear_images.DECOMPOSITIONS | foreach.decompositions()
+    own = (losses, lookups, groups, pools, linear_images)
+    for module in own:
+        table.update(module.DECOMPOSITIONS)
+    return table | foreach.decompositions()
 
 
 def _of_floats(decomposition: Callable[..., Any]) -> Callable[..., Any]:

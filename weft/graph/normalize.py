@@ -14,9 +14,9 @@ from ..expr import ZERO, Sym, floordiv, product
 from ..ir.block_ops import loop_sources
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import Along, CatOp, Fixed, LookupOp, Position, ReshapeOp, ScanOp, TorchOp
+from ..ir.graph_ops import Along, CatOp, Fixed, LookupOp, Position, ReshapeOp, RollOp, ScanOp, TorchOp
 from ..ir.values import (
-    BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorView, UserAxes,
+    BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, Roll, SqueezeOp, TensorView, UserAxes,
 )  # fmt: skip
 from ..ops.build import logical_axes
 from .atoms import Atoms
@@ -29,6 +29,7 @@ from .lookups import move_lookups_up
 from .padded_folds import fold_before_padding
 from .picked_sums import look_up_what_sums_pick
 from .questions import Questions
+from .rolls import find_rolls, place_rolls
 from .scatters import scatter_in_kernels
 from .selections import select_by_position
 from .shared_positions import separate_positions
@@ -49,10 +50,11 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     is decided; a tensor with factored axes has `TensorDomain.user`; reshapes remain only if their sizes do not factor; no CatOp remains; lookups read tensors
     in memory, where that is profitable; topks of a few values are reductions, sums that pick one element are lookups; scatters are writes into a copy;
     sums that differ only in factors of their results are one sum, as are sums whose results are added; a reduction of a reduction is one; positions are counted
-    once for each axis that they are used along.
+    once for each axis that they are used along; rotations are of inputs, where possible, or else of what a kernel writes.
     Errors: those of `concretize`.
     """
     questions = questions or Questions()
+    find_rolls(fusion)
     if not has_views(fusion) and not is_open(fusion) and not questions.ones:
         fold_squeezes(fusion)
         fold_few_largest(fusion, questions)
@@ -81,6 +83,7 @@ def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
     share_factored_sums(fusion)
     join_sums(fusion)
     move_lookups_up(fusion)
+    place_rolls(fusion)
     separate_positions(fusion)
 
 
@@ -260,6 +263,13 @@ def _lookup(factoring: _Factoring, expr: LookupOp, before: Before) -> None:
     expr.attributes["positions"] = tuple(places)
 
 
+def _roll(factoring: _Factoring, expr: RollOp, before: Before) -> None:
+    """The parts of an axis are one index."""
+    out, counts = expr.tensor_outputs[0], factoring.counts[expr.tensor_outputs[0]]
+    parts = [[factoring.place(out, a) + k for a in roll.axes for k in range(counts[a])] for roll in expr.rolls]
+    expr.attributes["rolls"] = tuple(Roll(tuple(axes), roll.offset) for axes, roll in zip(parts, expr.rolls))
+
+
 def _cat(factoring: _Factoring, expr: CatOp, before: Before) -> None:
     expr.attributes["dim"] = factoring.place(expr.tensor_outputs[0], expr.attributes["dim"])
     for source in dict.fromkeys(expr.tensor_inputs):
@@ -272,5 +282,5 @@ def _scan(factoring: _Factoring, expr: ScanOp, before: Before) -> None:
 
 _REWRITES: dict[type, Callable[[_Factoring, Any, Before], None]] = {
     PointwiseOp: _pointwise, ExpandOp: _pointwise, BroadcastOp: _broadcast, SqueezeOp: _squeeze, LookupOp: _lookup, CatOp: _cat, ScanOp: _scan,
-    TorchOp: _unchanged, ReductionOp: _reduction,
+    TorchOp: _unchanged, ReductionOp: _reduction, RollOp: _roll,
 }  # fmt: skip

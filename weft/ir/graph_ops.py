@@ -2,7 +2,7 @@
 
 A user's definition holds all of them. The graph passes (`weft.graph`) rewrite what they can into the nodes that kernels have: a reshape vanishes
 (its axes are factored until both sides have the same ones), slice, pad and cat become lookups and selections, and a lookup moves up to a tensor
-in global memory. What is left ends a segment (`weft.segment`). Kernels see `LookupOp`, `ScanOp` and `ScatterStoreOp` only.
+in global memory, a rotation to one or to a result. What is left ends a segment (`weft.segment`). Kernels see `LookupOp`, `ScanOp` and `ScatterStoreOp` only.
 Read first: `LookupOp`.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from ..expr import ZERO, Sym
-from .values import Expr, LoadStoreOp, TensorView
+from .values import Expr, LoadStoreOp, Roll, TensorView
 
 
 class ReshapeOp(Expr):
@@ -82,6 +82,16 @@ def position_syms(expr: Expr) -> list[Sym]:
     return [p.offset if isinstance(p, Along) else p.position for p in expr.positions if not isinstance(p, At)]
 
 
+class RollOp(Expr):
+    """output[i] = input[(i + offset) modulo extent], for each `Roll` of the attribute `rolls`. A kernel has none: it reads an input, or writes an output, at
+    rotated places (`TensorDomain.rolled`)."""
+
+    @property
+    def rolls(self) -> tuple[Roll, ...]:
+        rolls: tuple[Roll, ...] = self.attributes["rolls"]
+        return rolls
+
+
 class CatOp(Expr):
     """The inputs concatenated along axis `dim`; all other extents agree."""
 
@@ -122,5 +132,6 @@ class TorchOp(Expr):
 
 
 __all__ = [
-    "Along", "At", "CatOp", "Fixed", "LookupOp", "Position", "ReshapeOp", "ScanOp", "ScatterOp", "ScatterStoreOp", "TorchOp", "WrittenOp", "position_syms",
+    "Along", "At", "CatOp", "Fixed", "LookupOp", "Position", "ReshapeOp", "RollOp", "ScanOp", "ScatterOp", "ScatterStoreOp", "TorchOp", "WrittenOp",
+    "position_syms",
 ]  # fmt: skip

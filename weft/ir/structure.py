@@ -168,7 +168,8 @@ class _KeyBuilder:
         is_plain = len(domain.loop) == len(logical) and all(a is b for a, b in zip(domain.loop, logical))
         loop = None if is_plain else tuple(self._transformed(axis, place) for axis in domain.loop)
         place_in_kernel = (tensor.memory_type, tensor.compute_at, tensor.circular, tensor.shared_swizzle)
-        return axes, roots, allocation, tuple(domain.contiguity), self._user(domain.user), loop, *place_in_kernel
+        rolled = (self._attribute(domain.rolled),) if domain.rolled else ()
+        return axes, roots, allocation, tuple(domain.contiguity), self._user(domain.user), loop, *place_in_kernel, *rolled
 
     def _user(self, user: UserAxes | None) -> Hashable:
         return None if user is None else (tuple(map(self._sym, user.extents)), user.counts, user.stride_positions)

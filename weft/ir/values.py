@@ -361,12 +361,22 @@ class UserAxes:
         return next(dim for dim in range(len(self.counts)) if position < sum(self.counts[: dim + 1]))
 
 
+@dataclass(frozen=True)
+class Roll:
+    """A rotation of the elements along `axes` (positions among the logical axes without reductions, outermost first; several are one index in row-major order):
+    index i stands for (i + offset) modulo the product of their extents. 0 <= offset, less than that.
+    """
+
+    axes: tuple[int, ...]
+    offset: Sym
+
+
 class TensorDomain(Val):
     """The domains of a tensor: root (before a permute or rfactor), logical (torch's view), loop (how it is computed), allocation (its memory layout).
 
     contiguity: per allocation axis True/False, None for broadcast axes; True means that the stride equals the extent times the stride of the next inner
     contiguous-or-not non-broadcast axis (1 for the innermost).
-    user: the user's axes if they differ from the logical domain.
+    user: the user's axes if they differ from the logical domain. rolled: of a kernel's input or output: rotations between the index and the place in memory.
     """
 
     def __init__(
@@ -376,6 +386,7 @@ class TensorDomain(Val):
         self.root, self.logical, self.loop = root, list(logical), list(logical)
         self.allocation, self.contiguity = allocation, list(contiguity)
         self.user: UserAxes | None = None
+        self.rolled: tuple[Roll, ...] = ()
 
     @property
     def maybe_root(self) -> list[IterDomain]:
@@ -421,8 +432,10 @@ class TensorView(Val, TensorSurface):
 
     memory_type: global for inputs and outputs, else local (registers) or shared.
     compute_at: number of leading loop axes shared with its consumers (0: computed in a separate nest).
-    is_cpu_scalar: a zero-dim tensor on the CPU, passed to kernels by value.
+    is_cpu_scalar: a zero-dim tensor on the CPU, passed to kernels by value. strides_of: the name of the tensor whose strides it has, if not its own.
     """
+
+    strides_of: int | None = None
 
     def __init__(self, fusion: "Owner", name: int, domain: TensorDomain, dtype: DataType) -> None:
         super().__init__(fusion, name)
@@ -521,8 +534,8 @@ class TensorView(Val, TensorSurface):
 
     def stride_var(self, position: int) -> Sym:
         """The runtime stride (elements) of allocation axis `position` of an input that is not contiguous there."""
-        user = self._domain.user
-        return var(f"T{self.name}.stride[{position if user is None else user.stride_positions[position]}]", lower=0)
+        user, name = self._domain.user, self.name if self.strides_of is None else self.strides_of
+        return var(f"T{name}.stride[{position if user is None else user.stride_positions[position]}]", lower=0)
 
     def __str__(self) -> str:
         position = f" ca_pos( {self.compute_at} )" if self.compute_at else ""

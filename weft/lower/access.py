@@ -14,7 +14,7 @@ from ..ir.values import Expr, FullOp, IotaOp, IterDomain, Merge, RandomOp, Reduc
 from ..schedule.inline import consumer_axis
 from ..schedule.peel import partial_vector
 from .blocks import sample_index
-from .indexing import Indexer, linear_element
+from .indexing import Indexer, linear_element, place_along
 from .kernel_ir import Access
 from .phased_partials import partial_index
 from .lookups import inside_source, lookup_index, scattered_index, with_known_divisors
@@ -61,7 +61,7 @@ def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, 
             return Access(buffer, scattered_index(indexer, definition))
         parts: Sym = ZERO
         for axis, stride in tensor.strides().items():
-            parts = parts + mul(indexer.axis_index(axis, tensor), stride)
+            parts = parts + mul(place_along(indexer, axis, tensor), stride)
         if partial_vector(tensor):
             parts = partial_index(tensor, indexer, parts, writing=writing)
         return Access(buffer, recombine(parts))

@@ -47,7 +47,7 @@ def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCop
     for place, where in ((at_near, "shared"), (at_far, "global")):
         first = recombine(substitute(place.index, start))
         if sub(recombine(place.index), first) is not lane:
-            if where == "global" and len(far.get_allocation_domain()) > 1:
+            if where == "global" and len(far.get_allocation_domain()) > 1 and not far.domain().rolled:
                 is_tile, place.index = True, first
                 continue
             raise BadBulkCopy(

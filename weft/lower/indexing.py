@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ..analysis.axes import AxisMaps
 from ..errors import InternalError
-from ..expr import ONE, TRUE, ZERO, Sym, add, conjunction, const, floordiv, is_divisible, less, minimum, mod, mul, op, recombine, sub, var, variables
+from ..expr import ONE, TRUE, ZERO, Sym, add, conjunction, const, floordiv, is_divisible, less, minimum, mod, mul, op, product, recombine, sub, var, variables
 from ..ir.enums import ParallelType
 from ..ir.values import Expr, IterDomain, Merge, Split, Swizzle, TensorView, no_reductions
 from ..schedule.peel import END, skipped_variable
@@ -287,6 +287,22 @@ def _roles(transform: Expr) -> list[tuple[IterDomain, str]]:
         out_x, out_y = transform.outputs
         return [(x, "x"), (y, "y"), (out_x, "out_x"), (out_y, "out_y")]  # type: ignore[list-item]
     raise InternalError(f"unknown axis transform {type(transform).__name__}")
+
+
+def place_along(indexer: Indexer, axis: IterDomain, tensor: TensorView) -> Sym:
+    """Return where the element of the enclosing loops lies along an axis of a tensor in global memory: at its index, unless the tensor is rolled."""
+    axes = no_reductions(tensor.get_logical_domain()) if tensor.domain().rolled else []
+    for roll in tensor.domain().rolled:
+        together = [axes[a] for a in roll.axes]
+        if axis in together:
+            index, inner, whole = ZERO, ONE, product(a.sym for a in together)
+            for other in together:
+                index = add(mul(index, other.sym), indexer.axis_index(other, tensor))
+            for other in together[together.index(axis) + 1 :]:
+                inner = mul(inner, other.sym)
+            place = floordiv(mod(add(index, roll.offset), whole), inner)
+            return place if axis is together[0] else mod(place, axis.sym)
+    return indexer.axis_index(axis, tensor)
 
 
 def linear_element(indexer: Indexer, output: TensorView) -> Sym:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..analysis.axes import AxisMaps, is_row_major
+from ..analysis.contiguity import rolled_axes
 from ..errors import UserError
-from ..expr import ONE, Sym, mul
+from ..expr import ONE, ZERO, Sym, mul
 from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.enums import MemoryType
 from ..ir.graph_ops import LookupOp, ScanOp
@@ -52,6 +53,7 @@ def check_lanes(state: BuildState, expr: Expr, output: TensorView, lanes: list[i
             strides = buffer_strides(state.buffer(tensor))
         else:
             strides = source_strides(expr) if isinstance(expr, LookupOp) and tensor is expr.source else tensor.strides()
+            strides.update((a, ZERO) for a in rolled_axes(tensor))
         stride = lane_stride(axis, strides, maps, table)
         if stride is not None and stride is not ONE:
             raise NotVectorizable(axis=axis, tensor=output, reason=f"neighbouring elements along it lie {stride} elements apart in {tensor}")

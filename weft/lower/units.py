@@ -10,7 +10,7 @@ from ..expr import ZERO, Sym, add, ceildiv, mod, mul, recombine
 from ..ir.enums import ParallelType
 from ..ir.values import IterDomain, TensorView, no_reductions
 from ..schedule.peel import skipped_variable
-from .indexing import Indexer
+from .indexing import Indexer, place_along
 
 
 def begins_anywhere(tensor: TensorView) -> bool:
@@ -54,5 +54,5 @@ def skipped_elems(indexer: Indexer, tensor: TensorView) -> Sym:
     start: Sym = ZERO
     for axis, stride in source.strides().items():
         if twins[axis] not in along:
-            start = start + mul(indexer.axis_index(axis, source), stride)
+            start = start + mul(place_along(indexer, axis, source), stride)
     return mod(recombine(start), BULK_BYTES * 8 // tensor.dtype().bits)

@@ -243,6 +243,8 @@ def hazard(fusion: Fusion, source: TensorView, output: TensorView, *, has_reshap
     None means that each element is read only to compute elements at its own position, and before it is written: the output depends on what was
     read. Lowering proves that nothing else loads the element (`KernelProgram.in_place`).
     """
+    if output.domain().rolled or any(t.domain().rolled and t.strides_of == source.name for t in fusion.tensor_inputs()):
+        return f"{source} is read, or {output} is written, at rotated positions"
     needed = set(fusion.exprs())
     stack, seen = [source], {source}
     while stack:

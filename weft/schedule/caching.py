@@ -208,7 +208,7 @@ def without_reductions(domain: TensorDomain) -> TensorDomain:
     kept = [None if a.is_reduction() else (a, c) for a, c in zip(domain.maybe_allocation, domain.contiguity)]
     pairs = [pair for pair in kept if pair is not None]
     new = TensorDomain(None, no_reductions(domain.logical), [c for _, c in pairs], None if domain.allocation is None else [a for a, _ in pairs])
-    new.loop = no_reductions(domain.loop)
+    new.loop, new.rolled = no_reductions(domain.loop), domain.rolled
     return new
 
 

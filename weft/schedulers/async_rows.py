@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..analysis.contiguity import rolled_axes
 from ..analysis.lookups import lookup_of
 from ..expr import is_int
 from ..ir.block_ops import sample_of
@@ -82,22 +83,27 @@ def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> 
 
 def load_rows(template: Template, analysis: PersistentAnalysis) -> list[TensorView]:
     """Load the inputs that depend on rows and on positions in them into shared memory by TMA; return the tensors there."""
-    rows = {t.name for t in analysis.row_inputs}
+    rows = {t.name for t in analysis.row_inputs if can_load(t, analysis)}
     out = []
     for source, _ in template.inputs:
-        if source.name in rows and can_load(source):
+        if source.name in rows:
             shared = cache_after(source, LoadStoreOpType.tma)
             set_memory_type(shared, MemoryType.shared)
             out.append(shared)
     return out
 
 
-def can_load(source: TensorView) -> bool:
-    """True if rows of an input are contiguous; false for the source of a lookup."""
-    if lookup_of(source) is not None:
+def can_load(source: TensorView, analysis: Any) -> bool:
+    """True if rows of an input are contiguous; false for the source of a lookup. analysis: of rows."""
+    if lookup_of(source) is not None or is_rolled_within(source, analysis):
         return False
     axes = source.get_logical_domain()
     return source.domain().allocation is None and all(c for a, c in zip(axes, source.domain().contiguity) if not a.is_broadcast() and not is_int(a.sym, 1))
+
+
+def is_rolled_within(tensor: TensorView, analysis: Any) -> bool:
+    """True if the elements of a row are rotated; whole rows may be at other places."""
+    return any(analysis.axes.of(axis) in analysis.shape.reduced for axis in rolled_axes(tensor))
 
 
 def store_rows(template: Template, analysis: PersistentAnalysis) -> dict[TensorView, TensorView]:

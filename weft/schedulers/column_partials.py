@@ -172,4 +172,8 @@ def vectorize_columns(template: Template, results: list[int], params: InnerOuter
 def lies_along_columns(output: TensorView, analysis: TwoSidedAnalysis) -> bool:
     """True if the columns of an output have the same order in memory as those of the rows."""
     columns = tuple(n for n in analysis.shape.order if n in analysis.shape.reduced)
-    return analysis.axes.memory_order(output)[-len(columns) :] == columns and all(c is not False for c in output.domain().contiguity)
+    return (
+        not output.domain().rolled
+        and analysis.axes.memory_order(output)[-len(columns) :] == columns
+        and all(c is not False for c in output.domain().contiguity)
+    )

@@ -80,11 +80,11 @@ class InnerOuterPersistent(Scheduler):
 
     def accept(self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
         facts = analysis.facts(sizes, alignment_bits)
-        candidates = Candidates(facts, arch, all(can_load(t) for t in analysis.row_inputs))
+        candidates = Candidates(facts, arch, all(can_load(t, analysis) for t in analysis.row_inputs))
         return analysis.why_not_vectors(facts.rows, candidates.vector) or candidates.why_none_fits()
 
     def choose(self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[InnerOuterParams, str]:
-        return choose_inner_outer(analysis.facts(sizes, alignment_bits), arch, all(can_load(t) for t in analysis.row_inputs))
+        return choose_inner_outer(analysis.facts(sizes, alignment_bits), arch, all(can_load(t, analysis) for t in analysis.row_inputs))
 
     def choose_way(
         self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, way: str
@@ -96,7 +96,7 @@ class InnerOuterPersistent(Scheduler):
             return params, f"not specialized: {NOT_SPECIALIZED}\n{trace}"
         wanted = {"tma": ("tma",), "register": ("now", "ahead")}[way]
         facts = analysis.facts(sizes, alignment_bits)
-        forced, compared = choose_inner_outer(facts, arch, all(can_load(t) for t in analysis.row_inputs), loads=wanted)
+        forced, compared = choose_inner_outer(facts, arch, all(can_load(t, analysis) for t in analysis.row_inputs), loads=wanted)
         if forced.loads not in wanted:
             return params, f"not {way}: no such kernel fits the chip at these sizes\n{trace}"
         return forced, f"forced {way}: {compared}"
@@ -104,12 +104,12 @@ class InnerOuterPersistent(Scheduler):
     def choose_other(
         self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, rejected: Mapping[InnerOuterParams, int]
     ) -> tuple[InnerOuterParams, str] | None:  # fmt: skip
-        loadable = all(can_load(t) for t in analysis.row_inputs)
+        loadable = all(can_load(t, analysis) for t in analysis.row_inputs)
         found = choose_inner_outer(analysis.facts(sizes, alignment_bits), arch, loadable, rejected)
         return None if found[0] in rejected else found
 
     def candidates(self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, InnerOuterParams]]:
-        facts, loadable = analysis.facts(sizes, alignment_bits), all(can_load(t) for t in analysis.row_inputs)
+        facts, loadable = analysis.facts(sizes, alignment_bits), all(can_load(t, analysis) for t in analysis.row_inputs)
         out = [self.choose(analysis, sizes, alignment_bits, arch)[0]]
         for loads in LOADS:
             seen: dict[InnerOuterParams, int] = {}
@@ -247,10 +247,10 @@ def load_rows(template: Template, analysis: TwoSidedAnalysis, params: InnerOuter
     """Load the inputs that are whole rows into shared memory by asynchronous copies, where possible; return the tensors there."""
     if params.loads not in ("cp_async", "tma"):
         return []
-    rows = {t.name for t in analysis.row_inputs if t in analysis.limits.vectorizable}
+    rows = {t.name for t in analysis.row_inputs if t in analysis.limits.vectorizable and (params.loads != "tma" or can_load(t, analysis))}
     out = []
     for source, _ in template.inputs:
-        if source.name in rows and (can_load(source) if params.loads == "tma" else source.dtype().bits * params.vector_elems // 8 in CP_ASYNC_BYTES):
+        if source.name in rows and (params.loads == "tma" or source.dtype().bits * params.vector_elems // 8 in CP_ASYNC_BYTES):
             out.append(cache_after(source, LoadStoreOpType.tma if params.loads == "tma" else LoadStoreOpType.cp_async))
             set_memory_type(out[-1], MemoryType.shared)
             if params.is_shifted:

@@ -25,7 +25,7 @@ from ..schedule.caching import cache_after
 from ..schedule.primitives import set_memory_type
 from ..schedule.rfactor import rfactor
 from .accesses import with_accesses
-from .async_rows import apply_async_rows, can_load
+from .async_rows import apply_async_rows, can_load, is_rolled_within
 from .async_rows_heuristic import AsyncRowsParams
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import PersistentFacts
@@ -155,8 +155,10 @@ def nested_names(template: Template, analysis: Any) -> set[int]:
 
 
 def is_loadable(analysis: PersistentAnalysis, facts: PersistentFacts, is_masked: bool) -> bool:
-    """True if rows of all inputs can be loaded by bulk copies."""
-    return not facts.still_axes and not facts.single_reads and not is_masked and all(can_load(t) for t in analysis.row_inputs)
+    """True if rows of all inputs can be loaded by bulk copies, and results stored by them."""
+    if any(is_rolled_within(t, analysis) for t in analysis.row_outputs):
+        return False
+    return not facts.still_axes and not facts.single_reads and not is_masked and all(can_load(t, analysis) for t in analysis.row_inputs)
 
 
 def reads_under_a_mask(analysis: PersistentAnalysis) -> bool:

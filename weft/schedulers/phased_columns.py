@@ -163,7 +163,11 @@ def apply_phased_columns(fusion: Fusion, analysis: ReductionAnalysis, params: In
     partials = [schedule_columns(total, params, of_columns) for total in totals]
     parallel_columns(totals, partials, read, places, of_columns, params)
     template.vectorize(names_in_vectors(analysis.limits, analysis.shape.inner_position, params), params.vector_elems)
-    results = [t.name for t in analysis.outputs if analysis.axes.memory_order(t) == analysis.shape.runs[-1].classes and all(t.domain().contiguity)]
+    results = [
+        t.name
+        for t in analysis.outputs
+        if not t.domain().rolled and analysis.axes.memory_order(t) == analysis.shape.runs[-1].classes and all(t.domain().contiguity)
+    ]
     vectorize_columns(template, results, params, read)
     inline_rows(template, params, read, of_columns)
     return ScheduleResult(params.static_block, params.max_registers, 1, Peel(phase=phase), staying=StayingBlocks(sums_offsets=True))

@@ -169,7 +169,7 @@ def results_along_columns(analysis: ReductionAnalysis) -> list[int]:
     out = []
     for tensor in analysis.axes.tensors:
         contiguity = tensor.domain().contiguity
-        if tensor.is_fusion_output and analysis.axes.memory_order(tensor)[-len(run) :] == run and all(contiguity[-len(run) :]):
+        if tensor.is_fusion_output and not tensor.domain().rolled and analysis.axes.memory_order(tensor)[-len(run) :] == run and all(contiguity[-len(run) :]):
             out.append(tensor.name)
     return out
 

@@ -356,7 +356,11 @@ class Transpose(Scheduler):
 
 
 def _has_no_gap(tensor: TensorView) -> bool:
-    return all(c is not False for c in tensor.domain().contiguity) and not any(a.is_broadcast() for a in tensor.get_logical_domain())
+    return (
+        not tensor.domain().rolled
+        and all(c is not False for c in tensor.domain().contiguity)
+        and not any(a.is_broadcast() for a in tensor.get_logical_domain())
+    )
 
 
 def _move_whole(fusion: Fusion, analysis: TransposeAnalysis, cut: Cut, params: TransposeParams) -> ScheduleResult:

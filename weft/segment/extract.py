@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ..expr import variables
+from ..graph.rolls import where_written
 from ..ir.enums import MemoryType
 from ..ir.fusion import Fusion, _Cloner
-from ..ir.graph_ops import position_syms
-from ..ir.values import Expr, IterDomain, Scalar, TensorDomain, TensorView, UserAxes, Val
+from ..ir.graph_ops import RollOp, position_syms
+from ..ir.values import Expr, IterDomain, LoadStoreOp, Scalar, TensorDomain, TensorView, UserAxes, Val
 
 
 def boundary(exprs: Sequence[Expr], is_needed_outside: Collection[TensorView]) -> tuple[list[TensorView], list[TensorView]]:
@@ -34,7 +35,8 @@ def boundary(exprs: Sequence[Expr], is_needed_outside: Collection[TensorView]) -
 def extract(fusion: Fusion, exprs: Sequence[Expr], inputs: Sequence[TensorView], outputs: Sequence[TensorView]) -> tuple[Fusion, list[Val]]:
     """Return a fusion of copies of `exprs` (definitions before uses), and the values of `fusion` that correspond to its inputs, in order.
 
-    inputs: the tensors that `exprs` read and do not compute. Scalar inputs of `fusion` that the expressions depend on come after them.
+    inputs: the tensors that `exprs` read and do not compute; one that is read rotated is an input of its own for that. Scalar inputs of `fusion` that the
+    expressions depend on come after them. A rotation that the expressions both compute and read stays, and no kernel takes it.
     """
     return _Extractor(fusion).extract(exprs, inputs, outputs)
 
@@ -46,9 +48,11 @@ class _Extractor(_Cloner):
         source, target = self.source, self.target
         target._tensor_count, target._scalar_count, target._axis_count = source._tensor_count, source._scalar_count, source._axis_count
         target.names = source.names
-        for tensor in inputs:
-            self.map[tensor] = self._input(tensor)
+        rolls = [e for e in exprs if isinstance(e, RollOp)]
+        read = self._inputs(exprs, inputs, rolls, outputs)
         for expr in exprs:
+            if expr in rolls and self._is_elsewhere(expr, exprs, outputs):
+                continue
             copy = object.__new__(type(expr))
             copy.__dict__.update(expr.__dict__)
             copy.inputs = [self._value(v) for v in expr.inputs]
@@ -56,11 +60,11 @@ class _Extractor(_Cloner):
             copy.attributes = dict(expr.attributes)
             target.register(copy)
         scalars = self._scalar_inputs(exprs)
-        for value in (*inputs, *scalars):
-            target.add_input(self._value(value))
-        read = {id(self.map[tensor]) for tensor in inputs}
+        for own in (*(own for _, own in read), *map(self._value, scalars)):
+            target.add_input(own)
+        in_memory = {id(own) for _, own in read}
         for copied in target._vals:
-            if isinstance(copied, TensorView) and id(copied) not in read:
+            if isinstance(copied, TensorView) and id(copied) not in in_memory:
                 copied.memory_type = MemoryType.local
         for tensor in outputs:
             target.add_output(self._value(tensor))
@@ -71,7 +75,42 @@ class _Extractor(_Cloner):
                     self.map[alias] = self._input(alias)  # type: ignore[arg-type]
                 target.aliases[self.map[output]] = self.map[alias]
         target.random_op_count = source.random_op_count
-        return target, [*inputs, *scalars]
+        return target, [*(tensor for tensor, _ in read), *scalars]
+
+    # -- rotations
+    def _inputs(
+        self, exprs: Sequence[Expr], inputs: Sequence[TensorView], rolls: Sequence[RollOp], outputs: Sequence[TensorView]
+    ) -> list[tuple[TensorView, TensorView]]:  # fmt: skip
+        """Return (tensor of the source, input of the target), and map tensors to inputs: rotated ones to an input that is read at rotated places."""
+        rolled = [e for e in rolls if e.tensor_inputs[0] in inputs]
+        plain = {t for e in exprs if e not in rolled for t in e.tensor_inputs} if rolled else set(inputs)
+        read: list[tuple[TensorView, TensorView]] = []
+        for tensor in inputs:
+            for expr in (e for e in rolled if e.tensor_inputs[0] is tensor):
+                out, own = expr.tensor_outputs[0], self._input(tensor)
+                own.domain().rolled, own.strides_of = expr.rolls, tensor.name
+                own.name, self.target._tensor_count = self.target._tensor_count, self.target._tensor_count + 1
+                read.append((tensor, own))
+                if out in outputs:
+                    self.target.register(LoadStoreOp([own], [self._value(out)]))
+                else:
+                    self.map[out] = own
+            if tensor in plain:
+                self.map[tensor] = self._input(tensor)
+                read.append((tensor, self.map[tensor]))  # type: ignore[arg-type]
+        return read
+
+    def _is_elsewhere(self, roll: RollOp, exprs: Sequence[Expr], outputs: Sequence[TensorView]) -> bool:
+        """Tell whether a rotation is where its operand is read, or its result written, in memory; a written one is put there. Otherwise no kernel has it."""
+        source, out = roll.tensor_inputs[0], roll.tensor_outputs[0]
+        if source not in (t for e in exprs for t in e.tensor_outputs):
+            return True
+        if out not in outputs or any(out in e.inputs for e in exprs):
+            return False
+        stored: TensorView = self._value(out)  # type: ignore[assignment]
+        stored.domain().rolled = where_written(roll)
+        self.target.register(LoadStoreOp([self._value(source)], [stored]))
+        return True
 
     def _scalar_inputs(self, exprs: Sequence[Expr]) -> list[Scalar]:
         symbols = {v.sym: v for v in self.source._inputs if isinstance(v, Scalar)}

@@ -20,7 +20,7 @@ from ..compiler import WITHOUT_KERNEL
 from ..expr import Number, Sym, evaluate_int
 from ..ir.block_ops import BlockSampleOp, loop_sources
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import ScanOp, ScatterStoreOp
+from ..ir.graph_ops import RollOp, ScanOp, ScatterStoreOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
 )  # fmt: skip
@@ -38,16 +38,19 @@ def _bits_of(axes: int) -> list[int]:
 
 def is_alone(expr: Expr) -> bool:
     """True for expressions that are a step by themselves: no kernel computes them."""
-    return isinstance(expr, WITHOUT_KERNEL) and not isinstance(expr, ScanOp)
+    return isinstance(expr, WITHOUT_KERNEL) and not isinstance(expr, (ScanOp, RollOp))
 
 
 def is_barrier(expr: Expr) -> bool:
     """True for an expression whose readers run in another kernel."""
-    return isinstance(expr, LoadStoreOp) and expr.op_name == "segment_set"
+    return isinstance(expr, RollOp) and not is_free(expr) or isinstance(expr, LoadStoreOp) and expr.op_name == "segment_set"
 
 
 def is_free(expr: Expr) -> bool:
-    """True for an expression that every reader may recompute: it has at most one tensor operand, with no more bits than its result."""
+    """True for an expression that every reader may recompute: it has at most one tensor operand, with no more bits than its result. An input is read rotated as
+    it is read otherwise."""
+    if isinstance(expr, RollOp):
+        return expr.tensor_inputs[0].is_fusion_input
     if isinstance(expr, (BroadcastOp, SqueezeOp, ExpandOp, FullOp, IotaOp)):
         return True
     if isinstance(expr, LoadStoreOp):

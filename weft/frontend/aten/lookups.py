@@ -113,6 +113,38 @@ def _from_front(t: Translation, place: Operand, extent: Operand, dtype: torch.dt
     return t.ops.where(t.ops.lt(place, 0), t.ops.add(place, extent), place)
 
 
+def _is_known(x: torch.Tensor, shifts: Any, dims: Any) -> bool:
+    return bool(dims) and all(isinstance(n, int) for n in (*shifts, *(x.shape[d] for d in dims)))
+
+
+def _known_roll(node: torch.fx.Node) -> str:
+    given: Any = node.args
+    return "" if len(given) > 2 and _is_known(given[0].meta["val"], *given[1:]) else "a rotation of a flattened tensor, or by or along unknown sizes"
+
+
+def _roll_of_open_sizes(x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
+    """torch's decomposition into an index, of rotations that have no rule."""
+    from torch._decomp import get_decompositions
+
+    return NotImplemented if _is_known(x, shifts, dims) else get_decompositions([aten.roll.default])[aten.roll.default](x, shifts, dims)
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {aten.roll.default: _roll_of_open_sizes}
+"""Overload -> the same in ops that have rules."""
+
+
+@rule(aten.roll.default, claims=_known_roll)
+def roll(t: Translation, x: Operand, shifts: Any, dims: Any) -> Operand:
+    """A lookup that normalization finds (`weft.graph.rolls`)."""
+    for shift, dim in zip(shifts, dims):
+        extent = meta_of(t.node.args[0]).shape[dim]
+        if extent and shift % extent:
+            place = t.ops.add(t.ops.iota(extent, dtype=t.dtype(torch.int64)), -shift % extent)
+            place = t.ops.where(t.ops.lt(place, extent), place, t.ops.sub(place, extent))
+            x = t.ops.index_select(x, place, dim % t.rank(x))
+    return x if x.definition() is not None else t.ops.set(x)
+
+
 @rule(aten.cumsum.default, aten.cumprod.default)
 def scan(t: Translation, x: Operand, dim: int, *, dtype: torch.dtype | None = None) -> Operand:
     """16-bit floats are summed and multiplied in float32, integers in int64."""
