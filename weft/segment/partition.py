@@ -63,11 +63,13 @@ def _is_beside_rows(plan: Plan, name: int, parts: Collection[int]) -> bool:
 
 
 def _has_parts(fusion: Fusion, names: Collection[int], parts: Collection[int]) -> bool:
-    """Tell whether a fusion has one of the named sums, and a reduction over as many axes or more that is none of `parts`."""
+    """Tell whether a fusion has one of the named sums, and a reduction over as many axes or more that is none of `parts`; beside a sum over rows, which is not
+    along the innermost axis, a reduction along that."""
     results = [e.tensor_outputs[0] for e in fusion.tensor_exprs() if isinstance(e, (ReductionOp, WelfordOp))]
     folds = {t.name: sum(a.is_reduction() for a in t.get_logical_domain()) for t in results}
+    rows = {t.name for t in results if t.get_logical_domain()[-1].is_reduction()}
     most = max((count for name, count in folds.items() if name not in parts), default=0)
-    return any(folds[name] <= most for name in names if name in folds)
+    return any(folds[name] <= most if name in rows else bool(rows.difference(parts)) for name in names if name in folds)
 
 
 def _make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: str) -> Plan:
@@ -107,7 +109,12 @@ def _keep_formats_between(fusion: Fusion, steps: Sequence[Step], edges: Collecti
     others = {value for step in steps if not isinstance(step, KernelStep) for value in (*step.reads, *step.outputs)}
     whole = {t for e in fusion.tensor_exprs() for t in e.read_whole}
     kept = [t for t in edges if t not in others and t not in whole and isinstance(t.definition(), PointwiseOp)]
-    return bool(kept) and keep_memory_formats(fusion, kept, follows_rows=True)
+    if not kept or not keep_memory_formats(fusion, kept, follows_rows=True):
+        return False
+    for tensor in kept:
+        if tensor.domain().allocation is not None:
+            tensor.domain().user = None  # its axes as the user wrote them may have no stride in that order, and nobody but kernels sees it
+    return True
 
 
 def _mark_read_again(steps: Sequence[Step]) -> None:
