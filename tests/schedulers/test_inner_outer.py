@@ -387,3 +387,25 @@ def test_sums_that_would_spill_more_than_a_kernel_may_are_declined() -> None:
     inputs = [torch.empty(300, 1024)]
     taken, reason = fd.sched.can_schedule(fd.fusion, SchedulerType.inner_outer_persistent, inputs)
     assert not taken and "registers for its part of a row and its column sums, but has only 255" in reason
+
+
+@pytest.mark.parametrize("way", ["ring of bulk copies", "ring of cp.async"])
+def test_rows_of_which_an_input_has_the_parts_apart(way):
+    """As patches that are merged before a norm. No bulk copy brings such a row: a tensor map has at most five axes."""
+    shape = (3, 5, 2, 4, 2, 64)
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        x, g = (ops.cast(fd.define_tensor(list(s), contiguity=True, dtype=DataType.BFloat16), DataType.Float) for s in (shape, (3, 5, 4, 2, 2, 64)))
+        x = ops.permute(x, [0, 1, 3, 4, 2, 5])
+        y = ops.mul(g, ops.sum(ops.mul(x, g), [3, 4, 5], True))
+        fd.add_output(ops.cast(y, DataType.BFloat16))
+        fd.add_output(ops.sum(ops.mul(y, x), [0, 1, 2]))
+    x, g = numbers(*shape, dtype=DataType.BFloat16), numbers(3, 5, 4, 2, 2, 64, dtype=DataType.BFloat16)
+    wide = x.double().permute(0, 1, 3, 4, 2, 5)
+    y = g.double() * (wide * g.double()).sum((3, 4, 5), keepdim=True)
+    with forced(way, lanes=8, threads_y=4), options(check="races", strict_schedules=True):
+        outputs = fd.execute([x, g])
+    (kernel,) = fd.fec.kernel_runtimes[-1:]
+    assert kernel.proposal.scheduler is SchedulerType.inner_outer_persistent
+    for got, want in zip(outputs, (y, (y * wide).sum((0, 1, 2))), strict=True):
+        assert relative_error(got, want) <= 2.0**-8

@@ -202,6 +202,22 @@ def test_sums_are_cut_only_beside_rows_that_share_their_innermost_axes() -> None
     assert cut == [True, False, False, False, False]
 
 
+def test_sums_over_rows_and_parts_of_them_are_cut() -> None:
+    """Only beside rows that are spread again, and not where the sum is over all, over rows alone, or not over all rows."""
+
+    def defined(spread: bool, axes: list[int]) -> FusionDefinition:
+        with FusionDefinition() as fd:
+            x = fd.define_tensor([-1, -1, -1, -1], contiguity=True)
+            total = fd.ops.sum(x, [2, 3], keepdim=True)
+            fd.add_output(fd.ops.mul(x, total) if spread else total)
+            turned = fd.ops.permute(fd.ops.mul(x, x), [0, 2, 1, 3])
+            fd.add_output(fd.ops.sum(turned, [(0, 2, 1, 3)[a] for a in axes]))
+        return fd
+
+    cases = ((True, [0, 1, 2]), (False, [0, 1, 2]), (True, [0, 1]), (True, [0, 2]), (True, [0, 1, 3]))
+    assert [bool(in_two_steps(defined(spread, axes).fusion)[1]) for spread, axes in cases] == [True, False, False, False, True]
+
+
 @pytest.mark.parametrize("shape", [(3, 5, 1, 77), (2, 8, 1, 12799)], ids=str)
 @pytest.mark.parametrize("dtype", [DataType.BFloat16, DataType.Float], ids=str)
 def test_groups_of_one_channel(dtype: DataType, shape: tuple[int, ...]) -> None:

@@ -1,14 +1,16 @@
 """Sums in two steps: the sum over the samples and pixels of a channel is one over the pixels of each sample, and then one over samples; the sum of all elements
-of normalized rows is one over each row, and then one over rows.
+of normalized rows is one over each row, and then one over rows; the sum over rows and over parts of each row, as of the patches that are merged before a norm
+of them, is one over rows, and then one over the parts.
 
 The backward of a group norm folds a group's channels and pixels for the input's gradient, and samples and pixels for that of the weight. No kernel has both;
-the sum over pixels, which both begin with, lies in the rows of the first, whose kernel can compute it beside its own. Then inputs are read once instead of
-twice. Whether a kernel does is not known here: `weft.segment.partition` asks. Read first: `in_two_steps`.
+the sum over pixels, which both begin with, lies in the rows of the first, whose kernel can compute it beside its own. Sums over rows are those of columns,
+which a kernel computes beside rows, too. Then inputs are read once instead of twice. Whether a kernel does is not known here: `weft.segment.partition` asks.
+Read first: `in_two_steps`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 from ..analysis.axes import AxisMaps
 from ..ir.fusion import Fusion
@@ -16,41 +18,69 @@ from ..ir.values import Expr, IterDomain, ReductionOp, TensorView, WelfordOp
 from ..ops.build import logical_axes
 from .made_reductions import keep_axes, reduce_like
 
+Axes = tuple[IterDomain, ...]
+Folding = tuple[Expr, frozenset[IterDomain]]
+"""A reduction, and the classes of the axes that it folds."""
+
 
 def in_two_steps(fusion: Fusion, only: Collection[int] | None = None) -> tuple[Fusion, dict[int, int]]:
-    """Return a copy of the fusion in which sums over more axes than those of a normalization are computed in two steps, and which sums these are.
+    """Return a copy of the fusion in which sums over more axes than those of a normalization, or of its columns, are computed in two steps, and which sums
+    these are.
 
     only: names of the sums to cut; None for all that can be. The second result is name of a sum -> name of the first of its two steps. If nothing is cut, the
     fusion is the given one. Results keep their names; the bits of sums may differ, because their terms are added in another order.
     """
-    found = {name: count for name, count in _found(fusion).items() if only is None or name in only}
+    found = {name: folded for name, folded in _found(fusion).items() if only is None or name in only}
     if not found:
         return fusion, {}
     copy, _ = fusion.clone()
     exprs = {e.tensor_outputs[0].name: e for e in copy.tensor_exprs() if isinstance(e, ReductionOp)}
-    return copy, {name: _cut(copy, exprs[name], count) for name, count in found.items()}
+    return copy, {name: _cut(copy, exprs[name], folded) for name, folded in found.items()}
 
 
-def _found(fusion: Fusion) -> dict[int, int]:
-    """Return which sums can be cut: name of the result -> number of innermost axes that the first step sums. Axes of one element (groups of one channel) do not
-    count, unless they are among these."""
+Flags = list[bool]
+
+
+def _found(fusion: Fusion) -> dict[int, Flags]:
+    """Return which sums can be cut: name of the result -> which axes the first step sums. Axes of one element (groups of one channel) do not count, unless they
+    are among these."""
     reductions = [e for e in fusion.tensor_exprs() if isinstance(e, (ReductionOp, WelfordOp))]
     if len(reductions) < 2 or not any(map(_is_plain, reductions)):
         return {}
     maps = AxisMaps(fusion)
-    alike: dict[tuple[IterDomain, ...], list[tuple[Expr, frozenset[IterDomain]]]] = {}
+    alike: dict[Axes, list[Folding]] = {}
     for expr in reductions:
         axes = [a for a in expr.tensor_outputs[0].get_logical_domain() if not a.is_broadcast()]
         folds = frozenset(maps.exact(a) for a in axes if a.is_reduction())
         alike.setdefault(tuple(maps.exact(a) for a in axes), []).append((expr, folds))
-    out: dict[int, int] = {}
+    return _over_rows(alike, maps) | _within_rows(alike, maps)
+
+
+def _within_rows(alike: Mapping[Axes, Sequence[Folding]], maps: AxisMaps) -> dict[int, Flags]:
+    """Return sums whose first step is over the innermost axes of rows."""
+    out: dict[int, Flags] = {}
     for classes, group in alike.items():
         spread = [other for e, other in group if _is_spread(e, other, maps)]
         for plain, folds in (pair for pair in group if _is_plain(pair[0])):
             rows = {other for other in spread if _shared_innermost(classes, folds, other)}
             count = _shared_innermost(classes, folds, rows.pop()) if len(rows) == 1 and not _is_spread(plain, folds, maps) else 0
-            if count and not any(a.is_broadcast() for a in plain.tensor_outputs[0].get_logical_domain()[-count:]):
-                out[plain.tensor_outputs[0].name] = count
+            axes = plain.tensor_outputs[0].get_logical_domain()
+            if count and not any(a.is_broadcast() for a in axes[-count:]):
+                out[plain.tensor_outputs[0].name] = [n >= len(axes) - count for n in range(len(axes))]
+    return out
+
+
+def _over_rows(alike: Mapping[Axes, Sequence[Folding]], maps: AxisMaps) -> dict[int, Flags]:
+    """Return sums whose first step is over all rows, and gives one value per column."""
+    out: dict[int, Flags] = {}
+    for classes, group in alike.items():
+        near = [pair for others, pairs in alike.items() if set(others) == set(classes) for pair in pairs]
+        rows = {other for e, other in near if _is_spread(e, other, maps)}
+        columns = frozenset(classes) - next(iter(rows)) if len(rows) == 1 else frozenset()
+        for plain, folds in (pair for pair in group if columns and _is_plain(pair[0]) and columns < pair[1] < set(classes)):
+            axes = plain.tensor_outputs[0].get_logical_domain()
+            if not any(a.is_broadcast() for a in axes) and not _is_spread(plain, folds, maps):
+                out[plain.tensor_outputs[0].name] = [maps.exact(a) in columns for a in axes]
     return out
 
 
@@ -87,14 +117,12 @@ def _shared_innermost(classes: tuple[IterDomain, ...], mine: frozenset[IterDomai
     return count if is_inner and mine - shared else 0
 
 
-def _cut(fusion: Fusion, expr: ReductionOp, count: int) -> int:
-    """Split an expression: a new one reduces the `count` innermost axes, and this one its results; return the name of the new result."""
+def _cut(fusion: Fusion, expr: ReductionOp, folded: Flags) -> int:
+    """Split an expression: a new one reduces the axes `folded`, and this one its results; return the name of the new result."""
     out, source = expr.tensor_outputs[0], expr.tensor_inputs[0]
-    axes = out.get_logical_domain()
-    first = len(axes) - count
-    within = reduce_like(fusion, expr, source, [n >= first for n in range(len(axes))], out.dtype())
+    within = reduce_like(fusion, expr, source, folded, out.dtype())
     fusion.remove(expr)
-    keep_axes(out, axes[:first])
+    keep_axes(out, [axis for axis, is_first in zip(out.get_logical_domain(), folded) if not is_first])
     fusion.register(ReductionOp([within], [out], **expr.attributes))
     return within.name
 

@@ -94,8 +94,12 @@ def load_rows(template: Template, analysis: PersistentAnalysis) -> list[TensorVi
 
 
 def can_load(source: TensorView, analysis: Any) -> bool:
-    """True if rows of an input are contiguous; false for the source of a lookup. analysis: of rows."""
+    """True if rows of an input are contiguous, in the order of the loops; false for the source of a lookup. analysis: of rows."""
     if lookup_of(source) is not None or is_rolled_within(source, analysis):
+        return False
+    order = analysis.axes.memory_order(source)
+    row = tuple(n for n in analysis.shape.order if n in analysis.shape.reduced and n in order)
+    if order[len(order) - len(row) :] != row:
         return False
     axes = source.get_logical_domain()
     return source.domain().allocation is None and all(c for a, c in zip(axes, source.domain().contiguity) if not a.is_broadcast() and not is_int(a.sym, 1))
