@@ -142,6 +142,24 @@ def unpacked_heads(packed: torch.Tensor) -> torch.Tensor:
     return a * b + c
 
 
+def shifted_windows(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Swin: windows of a norm, shifted by half a window."""
+    y = torch.roll(F.layer_norm(x, x.shape[-1:], w, b), (-3, -3), (1, 2))
+    return y.unflatten(2, (-1, 7)).unflatten(1, (-1, 7)).transpose(2, 3).flatten(0, 2).contiguous()
+
+
+def joined_windows(parts: torch.Tensor, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Swin: shifted windows put together again, a residual and a norm."""
+    y = parts.view(x.shape[0], x.shape[1] // 7, -1, 7, 7, x.shape[3]).transpose(2, 3).reshape(x.shape)
+    return F.layer_norm(x + torch.roll(y, (3, 3), (1, 2)), x.shape[-1:], w, b)
+
+
+def merged_patches(x: torch.Tensor, bias: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Swin: two by two patches as one row of a norm, behind a bias."""
+    x = (x + bias).unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).permute(0, 1, 3, 4, 2, 5).flatten(3)
+    return F.layer_norm(x, x.shape[-1:], w, b)
+
+
 FUNCTIONS: dict[Function, Shapes] = {
     interleaved_rotary: ((4, 32, 2048, 128), (2048, 64), (2048, 64)), rotary: ((4, 32, 2048, 128), (2048, 128), (2048, 128)),
     dice: ((16, 1, 512, 512), (16, 1, 512, 512)), distillation: ((2048, 32000), (2048, 32000)),
@@ -158,7 +176,8 @@ FUNCTIONS: dict[Function, Shapes] = {
     running_shares: ((8192, 4096),), shared_heads: ((4, 8, 2048, 128),),
     norm_of_samples: ((4, 64, 256, 256),), gated: ((8192, 8192),), total_softmax: ((2048, 4096),),
     pooled_batch_norm: ((64, 144, 56, 56), (144,), (144,)), batch_norm_gelu_channels_last: ((64, 56, 56, 144), (144,), (144,)),
-    unpacked_heads: ((64, 196, 2304),),
+    unpacked_heads: ((64, 196, 2304),), shifted_windows: ((64, 56, 56, 128), (128,), (128,)),
+    joined_windows: ((4096, 7, 7, 128), (64, 56, 56, 128), (128,), (128,)), merged_patches: ((64, 56, 56, 128), (128,), (512,), (512,)),
 }  # fmt: skip
 """A function, and the shapes of its arguments, which have gradients."""
 TABLES = {query_norm: 2, interleaved_query_norm: 2, heads_norm: 2}

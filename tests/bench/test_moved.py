@@ -24,6 +24,13 @@ def test_each_tensor_moves_once(function: moved.Function) -> None:
     assert forward["moved"] > 0 and backward["kernels"]
 
 
+@pytest.mark.parametrize("function", [moved.shifted_windows, moved.joined_windows, moved.merged_patches], ids=lambda f: f.__name__)
+def test_windows_and_patches_move_once(function: moved.Function) -> None:
+    with options(chip="H200"):
+        rows = moved.moved(function, moved.FUNCTIONS[function])
+    assert all(row["ratio"] < 1.02 for row in rows), rows
+
+
 def test_the_place_of_the_largest_of_all_is_found_in_one_reading() -> None:
     with options(chip="H200"), moved.counting() as counted, moved.torch.no_grad():
         x = moved.torch.zeros(4096, 4096, dtype=moved.BF16)
