@@ -211,6 +211,8 @@ class _Partition:
         if isinstance(expr, (ReshapeOp, WrittenOp)):
             return [_view(expr)]
         members, writes = graph.members(group), graph.writes(group)
+        if not (writes or group.is_single or group.scatters):
+            return []  # all readers compute its results again
         step, reasons = self._kernel(members, writes, group.tied)
         if reasons is None:
             return [step]
