@@ -129,6 +129,11 @@ def shared_heads(k: torch.Tensor) -> torch.Tensor:
     return k.repeat_interleave(4, 1) * 0.5
 
 
+def shared_keys(k: torch.Tensor, c: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    """Keys with rotary positions, each for four heads."""
+    return rotary(k, c, s).repeat_interleave(4, 1)
+
+
 def pooled_batch_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return F.relu(F.batch_norm(x, None, None, w, b, training=True)).mean((2, 3))
 
@@ -174,13 +179,14 @@ FUNCTIONS: dict[Function, Shapes] = {
     enlarged_linearly: ((16, 128, 64, 64),), enlarged_between_corners: ((16, 128, 64, 64),),
     halved: ((16, 320, 64, 64),), shifted_tokens: ((8, 2048, 2048), (2048,)),
     running_shares: ((8192, 4096),), shared_heads: ((4, 8, 2048, 128),),
+    shared_keys: ((1, 8, 4096, 128), (4096, 128), (4096, 128)),
     norm_of_samples: ((4, 64, 256, 256),), gated: ((8192, 8192),), total_softmax: ((2048, 4096),),
     pooled_batch_norm: ((64, 144, 56, 56), (144,), (144,)), batch_norm_gelu_channels_last: ((64, 56, 56, 144), (144,), (144,)),
     unpacked_heads: ((64, 196, 2304),), shifted_windows: ((64, 56, 56, 128), (128,), (128,)),
     joined_windows: ((4096, 7, 7, 128), (64, 56, 56, 128), (128,), (128,)), merged_patches: ((64, 56, 56, 128), (128,), (512,), (512,)),
 }  # fmt: skip
 """A function, and the shapes of its arguments, which have gradients."""
-TABLES = {query_norm: 2, interleaved_query_norm: 2, heads_norm: 2}
+TABLES = {shared_keys: 2, query_norm: 2, interleaved_query_norm: 2, heads_norm: 2}
 """How many arguments at the end have none."""
 
 

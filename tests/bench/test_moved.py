@@ -24,8 +24,8 @@ def test_each_tensor_moves_once(function: moved.Function) -> None:
     assert forward["moved"] > 0 and backward["kernels"]
 
 
-@pytest.mark.parametrize("function", [moved.shifted_windows, moved.joined_windows, moved.merged_patches], ids=lambda f: f.__name__)
-def test_windows_and_patches_move_once(function: moved.Function) -> None:
+@pytest.mark.parametrize("function", [moved.shifted_windows, moved.joined_windows, moved.merged_patches, moved.shared_keys], ids=lambda f: f.__name__)
+def test_windows_patches_and_shared_keys_move_once(function: moved.Function) -> None:
     with options(chip="H200"):
         rows = moved.moved(function, moved.FUNCTIONS[function])
     assert all(row["ratio"] < 1.02 for row in rows), rows

@@ -12,6 +12,7 @@ from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, Fixed, LookupOp, Position
 from ..ir.values import Expr, SqueezeOp, TensorView
 from ..ops.build import logical_axes
+from .lookups_of_sums import move_through_sums
 from .moved_lookups import LookupMover, Made, is_moved, is_plain_broadcast
 
 MOST_INSTRUCTIONS = 100
@@ -31,6 +32,9 @@ def move_lookups_up(fusion: Fusion) -> None:
     made: Made = {}
     for expr in fusion.tensor_exprs():
         if isinstance(expr, LookupOp) and _pays(fusion, expr):
+            LookupMover(fusion, expr, made).run()
+    for expr in move_through_sums(fusion):
+        if _pays(fusion, expr):
             LookupMover(fusion, expr, made).run()
     for expr in fusion.tensor_exprs():
         if "part" in expr.attributes:
