@@ -211,8 +211,8 @@ class _Partition:
         if isinstance(expr, (ReshapeOp, WrittenOp)):
             return [_view(expr)]
         members, writes = graph.members(group), graph.writes(group)
-        if not (writes or group.is_single or group.scatters):
-            return []  # all readers compute its results again
+        if _is_computed_again(graph, group):
+            return []
         step, reasons = self._kernel(members, writes, group.tied)
         if reasons is None:
             return [step]
@@ -261,12 +261,19 @@ class _Partition:
             search(graph, joinable)  # a group that no longer writes a chain's result may be joined: a maximum with the sum of the exponentials below it
         steps: list[Step] = []
         for group in in_order(graph, set()):
+            if _is_computed_again(graph, group):
+                continue
             members = graph.members(group)
             step, reasons = self._kernel(members, graph.writes(group), group.tied)
             if reasons is not None and repeats and len(members) > 1:
                 return None
             steps.append(step if reasons is None else _alone(group.anchors[0], reasons))
         return steps
+
+
+def _is_computed_again(graph: Graph, group: Group) -> bool:
+    """True for a group of which nothing is written, because all readers compute it again."""
+    return not (graph.writes(group) or group.is_single or group.scatters)
 
 
 def _reason(graph: Graph, writer: Group | None, reader: Group) -> str:
