@@ -98,7 +98,7 @@ def test_one_kernel_reads_the_terms_at_both_positions(define: Callable[..., Any]
     assert (len(fd.fec.kernel_runtimes) == 1) is is_moved
 
 
-@pytest.mark.parametrize("define, is_moved", [(rotary, True), (shifted, True), (all_pairs, False), (filled, True)], ids=str)
+@pytest.mark.parametrize("define, is_moved", [(rotary, True), (shifted, True), (all_pairs, False), (filled, True)], ids=["rotary", "shifted", "all pairs", "filled"])
 def test_which_lookups_are_moved(define: Callable[..., Any], is_moved: bool) -> None:
     """A lookup that is moved reads no sum."""
     exprs = normalize(defined(define, (2, 2, 4, 16)).fusion).tensor_exprs()

@@ -1,8 +1,8 @@
 """Torch functions that models contain, forward and backward: bytes and instructions without a GPU, times beside Inductor with one.
 
-    PYTHONPATH=. python bench/sweep.py [--only TEXT]                  no GPU: bytes moved, and how long the instructions of a kernel take to issue
-    PYTHONPATH=. python bench/sweep.py OUT.json --time [--only TEXT]  a GPU: microseconds of all kernels, weft and Inductor
-    PYTHONPATH=. python bench/sweep.py --warm --share 0/14            a GPU: compiles only, so many processes side by side, before `--time`
+    PYTHONPATH=. python bench/model_functions.py [--only TEXT]                  no GPU: bytes moved, and how long the instructions of a kernel take to issue
+    PYTHONPATH=. python bench/model_functions.py OUT.json --time [--only TEXT]  a GPU: microseconds of all kernels, weft and Inductor
+    PYTHONPATH=. python bench/model_functions.py --warm --share 0/14            a GPU: compiles only, so many processes side by side, before `--time`
 
 Instructions are counted as if each were executed once, so loops count too little, and branches too much.
 Functions that no other script has: pools, shuffled pixels, pads, embeddings, losses, gates. What takes longer than Inductor's is on docs/slow_corners.md.
@@ -577,7 +577,7 @@ def main() -> None:
             rows.append({"case": f"{name}, {way}", "us": us, "inductor_us": other, "us_of": kernels})
             if given.out:
                 with open(given.out, "w", encoding="utf-8") as file:
-                    json.dump({"device": torch.cuda.get_device_name(), "command": "bench/sweep.py --time", "rows": rows}, file, indent=1)
+                    json.dump({"device": torch.cuda.get_device_name(), "command": "bench/model_functions.py --time", "rows": rows}, file, indent=1)
         torch.cuda.empty_cache() if torch.cuda.is_available() else None
 
 
