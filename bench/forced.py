@@ -87,7 +87,7 @@ class Forced:
             raise ValueError(f"not a normalization along rows: {compiler.prepare(use.part.fusion).declines[SCHEDULER.name]}")
         alignments = runtimes.alignments_bits(self.caller.shared, use, sizes)
         facts = analysis.facts(sizes.env, {int(name[1:]): bits for name, bits in alignments.items()})
-        return Seen(facts, all(can_load(t) for t in analysis.row_inputs))
+        return Seen(facts, all(can_load(t, analysis) for t in analysis.row_inputs))
 
     def choose(self, inputs: Sequence[torch.Tensor], params: Any) -> None:
         """Let calls with inputs of these sizes run the kernel with these params."""

@@ -210,7 +210,7 @@ def seen_of(spec: Spec) -> Seen:
         for axis, size in zip(axes, [spec.columns] if len(axes) == 1 else [spec.rows, spec.columns]):
             if not axis.is_broadcast():
                 env.setdefault(axis.sym, size)
-    return Seen(analysis, analysis.facts(env, {}), all(can_load(t) for t in analysis.row_inputs))
+    return Seen(analysis, analysis.facts(env, {}), all(can_load(t, analysis) for t in analysis.row_inputs))
 
 
 def is_taken(spec: Spec, arch: Arch) -> bool:
