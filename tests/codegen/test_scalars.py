@@ -21,7 +21,8 @@ BLOCK = var("blockIdx.x", extent=N)
     "value, dtype, text",
     [
         (1.5, DataType.Float, "1.5f"), (0.0, DataType.Float, "0.0f"), (0.5, DataType.Double, "0.5"), (-1.5, DataType.Float, "(-1.5f)"), (2.0, DataType.Double, "2.0"), (1e30, DataType.Float, "1e+30f"),
-        (float("inf"), DataType.Float, "(1.0f / 0.0f)"), (-float("inf"), DataType.Double, "(-1.0 / 0.0)"), (float("nan"), DataType.Float, "(0.0f / 0.0f)"),
+        (float("inf"), DataType.Float, "weft::infinity<float>()"), (-float("inf"), DataType.Double, "(-weft::infinity<double>())"),
+        (float("nan"), DataType.Float, "weft::quiet_nan<float>()"),
         (True, DataType.Bool, "true"), (7, DataType.Int, "7LL"), (7, DataType.Int32, "7"), (-(1 << 63), DataType.Int, "(-9223372036854775807LL - 1LL)"),
         (1.0, DataType.BFloat16, "weft::convert<weft::bf16>(1.0f)"), (7, DataType.UInt64, "7ULL"),
     ],

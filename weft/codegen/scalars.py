@@ -40,10 +40,11 @@ def literal(value: Number, dtype: DataType) -> str:
         return f"{whole}LL" if dtype is not DataType.Int32 else str(whole)
     number = float(value)
     suffix = "f" if dtype is not DataType.Double else ""
+    wide = CUDA_NAMES[DataType.Double if dtype is DataType.Double else DataType.Float]
     if math.isnan(number):
-        text = f"(0.0{suffix} / 0.0{suffix})"
-    elif math.isinf(number):
-        text = f"({'-' if number < 0 else ''}1.0{suffix} / 0.0{suffix})"
+        text = f"weft::quiet_nan<{wide}>()"
+    elif math.isinf(number):  # not a quotient: the compiler divides by 0 in each thread
+        text = f"(-weft::infinity<{wide}>())" if number < 0 else f"weft::infinity<{wide}>()"
     else:
         text = f"{number!r}{suffix}" if "e" in repr(number) or "." in repr(number) else f"{number!r}.0{suffix}"
         text = f"({text})" if number < 0 else text
