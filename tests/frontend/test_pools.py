@@ -92,3 +92,47 @@ def test_integers_and_open_sizes_are_torchs() -> None:
     x = torch.randint(9, (2, 3, 4, 4))
     assert torch.equal(torch.compile(lambda t: F.avg_pool2d(t * 2, 2), backend=backend, options={"emulate": True})(x), F.avg_pool2d(x * 2, 2))
     assert "avg_pool2d" in weft.explain()
+
+
+LARGEST: dict[str, tuple[tuple[int, ...], tuple[Any, ...], dict[str, Any]]] = {
+    "tiles": ((2, 3, 8, 6), (2,), {}),
+    "padded": ((2, 3, 8, 9), (3, 2, 1), {}),
+    "overlapping": ((2, 3, 9, 8), (3, 1), {}),
+    "gaps": ((2, 3, 9, 11), (2, 3), {}),
+    "rounded up": ((2, 3, 8, 9), (3, 2, 1), {"ceil_mode": True}),
+    "by each axis": ((2, 3, 8, 13), ((1, 5), (1, 2), (0, 2)), {}),
+    "one pixel": ((2, 3, 1, 1), (1,), {}),
+    "large": ((1, 2, 24, 23), (9, 3, 4), {}),
+}
+
+
+@pytest.mark.parametrize("channels_last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize("name", LARGEST)
+def test_largest_of_windows(name: str, channels_last: bool) -> None:
+    """Values, positions and gradients are torch's, also where several are equal, and where there is none."""
+    shape, given, keywords = LARGEST[name]
+    x = torch.randint(-3, 4, shape).float()
+    x[0, 0, 0, 0] = float("nan")
+    x = x.to(memory_format=torch.channels_last) if channels_last else x
+    ours, theirs = (x.clone().requires_grad_() for _ in range(2))
+    with poisoned_outputs():
+        out, places = torch.compile(
+            lambda t: F.max_pool2d(t * 2, *given, **keywords, return_indices=True), backend=backend, options={"emulate": True, "debug": True, "strict": True}
+        )(ours)  # fmt: skip
+    want, wanted = F.max_pool2d(theirs * 2, *given, **keywords, return_indices=True)
+    assert torch.equal(out.nan_to_num(99), want.nan_to_num(99)) and torch.equal(places, wanted)
+    assert all(a == b for n, a, b in zip(want.shape, out.stride(), want.stride()) if n > 1)
+    slope = torch.randn_like(out)
+    with poisoned_outputs():
+        out.backward(slope)
+    want.backward(slope)
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=1e-6)
+    assert all(graph.covered_nodes == graph.compute_nodes for graph in GRAPHS)
+
+
+def test_dilated_windows_and_integers_are_torchs() -> None:
+    for x, given in ((torch.randn(2, 3, 9, 9), {"dilation": 2}), (torch.randint(9, (2, 3, 8, 8)), {})):
+        torch._dynamo.reset()
+        function = torch.compile(lambda t, g=given: F.max_pool2d(t * 2, 3, **g), backend=backend, options={"emulate": True})
+        assert torch.equal(function(x), F.max_pool2d(x * 2, 3, **given))
+    assert "max_pool2d" in weft.explain()

@@ -1,6 +1,7 @@
-"""Averages over windows of pixels: torch's pooling ops as sums over windows, for AOTAutograd.
+"""Averages and maxima over windows of pixels: torch's pooling ops as reductions of windows, for AOTAutograd.
 
-Windows next to each other are views; others are looked up. The gradient of a pixel is a sum over the results that it is part of. Read first: `average`.
+Windows next to each other are views where they are averaged; others are looked up. The gradient of a pixel is a sum over the results that it is part of, or
+whose largest element it is. Read first: `average`, `largest`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..windows import Line, channels_behind, channels_in_front, is_channels_last, sum_of_windows, wide_type
+from ..windows import Line, before, channels_behind, channels_in_front, is_channels_last, sum_of_windows, wide_type
 
 aten = torch.ops.aten
 
@@ -55,15 +56,20 @@ class Axis:
 
     def forward(self, wide: torch.dtype, device: torch.device, has_divisor: bool) -> Line:
         """Return the pixels of each result, and their weights: 0 outside of the axis, and the inverse of the divisor, if they are to have one."""
+        place, is_inside = self.windows(device)
+        weight = None if self.is_inside else is_inside.to(wide)
+        if has_divisor:
+            shares = 1 / self.divisors(torch.arange(self.count, dtype=torch.int32, device=device)[:, None]).to(wide)
+            weight = shares if weight is None else weight * shares
+        return place, weight
+
+    def windows(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the pixels [count, size] of each result, and whether they are in the image."""
         result = torch.arange(self.count, dtype=torch.int32, device=device)[:, None]
         place = result * self.step - self.pad + torch.arange(self.size, dtype=torch.int32, device=device)
-        weight = None if self.is_inside else ((place >= 0) & (place < self.n)).to(wide)
-        if has_divisor:
-            shares = 1 / self.divisors(result).to(wide)
-            weight = shares if weight is None else weight * shares
-        return place.clamp(0, self.n - 1), weight
+        return place.clamp(0, self.n - 1), (place >= 0) & (place < self.n)
 
-    def backward(self, wide: torch.dtype, device: torch.device, has_divisor: bool) -> Line:
+    def backward(self, wide: torch.dtype, device: torch.device, has_divisor: bool) -> tuple[Tensor, Tensor]:
         """Return the results that each pixel is part of, and their weights."""
         pixel = torch.arange(self.n, dtype=torch.int32, device=device)[:, None] + self.pad
         result = torch.div(pixel, self.step, rounding_mode="trunc") - torch.arange(-(-self.size // self.step), dtype=torch.int32, device=device)
@@ -153,7 +159,55 @@ def average_backward(
     return out if x.dim() == 4 else out.squeeze(0)
 
 
+# ---------------------------------------------------------------- maxima
+def largest(x: Tensor, size: Any, step: Any = (), pad: Any = (0,), dilation: Any = (1,), ceil_mode: bool = False) -> Any:
+    """torch's max_pool2d_with_indices: the first of the largest elements of a window, and its position in the image."""
+    axes = _axes(x, size, step, [pad] if isinstance(pad, int) else pad, ceil_mode, True) if _is_dense(dilation) else None
+    if axes is None or x.dim() != 4:
+        return NotImplemented
+    is_last = is_channels_last(x)
+    values = channels_behind(x) if is_last else x
+    (rows, in_rows), (columns, in_columns) = (axis.windows(x.device) for axis in axes)
+    everything: list[Any] = [slice(None)] * (1 if is_last else 2)
+    found = values[tuple(everything + [before(rows, 2), columns])]  # [..., rows, in window, columns, in window, (channels)]
+    if not all(axis.is_inside for axis in axes):
+        found = torch.where(before(before(in_rows, 2) & in_columns, int(is_last)), found, float("-inf"))
+    height = 1 if is_last else 2
+    order = [n for n in range(found.dim()) if n not in (height + 1, height + 3)] + [height + 1, height + 3]
+    found = found.permute(order).flatten(-2)
+    best, which = found.amax(-1), found.argmax(-1)
+    which, width, dtype = which.to(torch.int32), axes[1].size, torch.int32 if axes[0].n * axes[1].n < 2**31 else torch.int64
+    counts = [torch.arange(axis.count, dtype=dtype, device=x.device) * axis.step - axis.pad for axis in axes]
+    in_window = torch.div(which, width, rounding_mode="trunc")
+    row, column = before(counts[0], 1 + is_last) + in_window, before(counts[1], int(is_last)) + (which - in_window * width)
+    place = (row * axes[1].n + column).to(torch.int64)
+    return tuple(channels_in_front(t) for t in (best, place)) if is_last else (best, place)
+
+
+def largest_backward(grad: Tensor, x: Tensor, size: Any, step: Any, pad: Any, dilation: Any, ceil_mode: bool, indices: Tensor) -> Any:
+    """The gradient of `largest`: each pixel takes the results of the windows whose largest element it is."""
+    axes = _axes(x, size, step, pad, ceil_mode, True) if _is_dense(dilation) else None
+    if axes is None or x.dim() != 4:
+        return NotImplemented
+    is_last = is_channels_last(x)
+    given = [t.contiguous(memory_format=torch.channels_last if is_last else torch.contiguous_format) for t in (grad, indices)]
+    (rows, in_rows), (columns, in_columns) = (axis.backward(torch.bool, x.device, False) for axis in axes)
+    everything: list[Any] = [slice(None)] * (1 if is_last else 2)
+    values, places = ((channels_behind(t) if is_last else t)[tuple(everything + [before(rows, 2), columns])] for t in given)
+    dtype = torch.int32 if axes[0].n * axes[1].n < 2**31 else torch.int64
+    pixels = [torch.arange(axis.n, dtype=dtype, device=x.device)[:, None] for axis in axes]
+    is_mine = (places.to(dtype) == before(before(pixels[0], 2) * axes[1].n + pixels[1], int(is_last))) & before(before(in_rows, 2) & in_columns, int(is_last))
+    first = 1 if is_last else 2
+    total = torch.where(is_mine, values.to(wide_type(grad)), 0.0).sum([first + 1, first + 3]).to(x.dtype)
+    return channels_in_front(total) if is_last else total
+
+
+def _is_dense(dilation: Any) -> bool:
+    return all(n == 1 for n in ([dilation] if isinstance(dilation, int) else dilation))
+
+
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.avg_pool2d.default: average, aten.avg_pool2d_backward.default: average_backward,
+    aten.max_pool2d_with_indices.default: largest, aten.max_pool2d_with_indices_backward.default: largest_backward,
 }  # fmt: skip
 """For AOTAutograd."""

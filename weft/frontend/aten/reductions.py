@@ -89,6 +89,11 @@ def extremum_and_place(t: Translation, x: Operand, dim: int, keepdim: bool = Fal
     return kept if keepdim else t.ops.squeeze(kept, dims=[dim]), _first_place(t, x, kept, dim, keepdim)
 
 
+SHORT_ROW = 64
+"""Elements up to which a row, such as a window of pixels, is read once for its extremum and the position: threads that have whole rows have no use for a
+second pass over them."""
+
+
 @rule(aten.argmax.default, aten.argmin.default, claims=_has_axes)
 def place_of_extremum(t: Translation, x: Operand, dim: int | None = None, keepdim: bool = False) -> Operand:
     """The first position of an extremum; without `dim` among all elements in their order, in one reading."""
@@ -96,8 +101,11 @@ def place_of_extremum(t: Translation, x: Operand, dim: int | None = None, keepdi
         return t.ops.argmax(x) if t.node.target is aten.argmax.default else t.ops.argmin(x)
     if dim is None and t.rank(x) > 1:
         x = t.ops.reshape(x, new_shape=[t.count(x, list(range(t.rank(x))))])
-    dim, fold = (dim or 0) % t.rank(x), t.ops.max if t.node.target is aten.argmax.default else t.ops.min
-    return _first_place(t, x, fold(x, dims=[dim], keepdim=True), dim, keepdim)
+    dim, is_max = (dim or 0) % t.rank(x), t.node.target is aten.argmax.default
+    extent = x.size(dim).sym
+    if extent.is_const and extent.value <= SHORT_ROW:
+        return (t.ops.argmax if is_max else t.ops.argmin)(x, dim, keepdim)
+    return _first_place(t, x, (t.ops.max if is_max else t.ops.min)(x, dims=[dim], keepdim=True), dim, keepdim)
 
 
 @rule(aten.any.default, aten.any.dim, aten.any.dims)
