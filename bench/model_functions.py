@@ -12,7 +12,6 @@ Read first: `CASES`, `counted`, `timed`.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from typing import Any
 import moved
 import torch
 import torch.nn.functional as F
-from measure import FLUSHED_BYTES, KernelTime, kernel_times
+from measure import FLUSHED_BYTES, KernelTime, kernel_times, write
 from torch import Tensor
 
 from weft.arch import Arch, arch_by_name
@@ -575,9 +574,8 @@ def main() -> None:
             kernels = {kernel.name[:60]: round(kernel.us, 1) for kernel in ours[way]}
             print(f"{other / us:5.2f} {name}, {way}: {us:.1f} us in {sum(k.count for k in ours[way])} kernels, Inductor {other:.1f}: {kernels}", flush=True)
             rows.append({"case": f"{name}, {way}", "us": us, "inductor_us": other, "us_of": kernels})
-            if given.out:
-                with open(given.out, "w", encoding="utf-8") as file:
-                    json.dump({"device": torch.cuda.get_device_name(), "command": "bench/model_functions.py --time", "rows": rows}, file, indent=1)
+            if given.out:  # after each: a run may end early
+                write(given, __file__, "cuda", rows, is_row_a_line=True)
         torch.cuda.empty_cache() if torch.cuda.is_available() else None
 
 
