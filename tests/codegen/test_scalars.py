@@ -5,11 +5,19 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
+from fusion_check import poisoned_outputs
 
+from weft import FusionDefinition
 from weft.codegen.scalars import ScalarPrinter, is_host, literal
+from weft.device.library import translation_unit
 from weft.dtypes import DataType
 from weft.expr import add, const, floordiv, less, mod, mul, var
 from weft.ops.divisors import divisor_word
+from weft.options import options
+from weft.reference.torch_types import torch_dtype_to_nvfuser_dtype
+from weft.runtime.nvrtc import compile_or_load
+from weft.runtime.resources import disassemble
 
 N = var("T0.size[0]", lower=1)
 M = var("T0.size[1]", lower=1)
@@ -85,3 +93,21 @@ def test_factors_give_every_quotient():
         values = [n for n in (0, size - 1, size, last - 1, last, 2**31 - 1, drawn.randrange(2**31)) if 0 <= n < 2**31]
         assert quotients(values, divisor_word(size)) == [n // size for n in values], size
     assert divisor_word(0) == divisor_word(1 << 40) == 0  # nothing is divided by the first; the second is larger than each index
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("number", [float("inf"), -float("inf"), float("nan")], ids=str)
+def test_numbers_that_are_not_finite_need_no_other_op(number: float, dtype: torch.dtype) -> None:
+    """A selection alone takes nothing else from the library. Both compilers read the text, and no thread divides."""
+    kind = torch_dtype_to_nvfuser_dtype(dtype)
+    with FusionDefinition() as fd:
+        mask, x = (fd.define_tensor([-1, -1], contiguity=True, dtype=t) for t in (DataType.Bool, kind))
+        fd.add_output(fd.ops.where(mask, x, fd.define_scalar(number, dtype=kind)))
+    chosen, values = torch.rand(5, 7) > 0.5, torch.randn(5, 7).to(dtype)
+    with poisoned_outputs(), options(check="races"):
+        (out,) = fd.execute([chosen, values])
+    torch.testing.assert_close(out, torch.where(chosen, values, torch.tensor(number, dtype=dtype)), rtol=0, atol=0, equal_nan=True)
+    (kernel,) = fd.fec.kernel_runtimes
+    program = kernel.program
+    compiled = compile_or_load(translation_unit(program.text, program.blocks, shortened=True), program.name, "sm_90a")
+    assert "MUFU.RCP" not in (disassemble(compiled.cubin) or "")

@@ -50,7 +50,7 @@ class CudaWriter:
         self.fusion, self.kernel, self.access_bits = fusion, kernel, access_bits
         self.wide = wide_tensors(fusion)
         self.scalars = ScalarPrinter(kernel.index_type)
-        self.blocks: dict[str, None] = {"cast": None}
+        self.blocks: dict[str, None] = {"cast": None, "math": None}  # of types and constants that any op may have
         if any(buffer.dtype.is_complex for buffer in kernel.buffers.values()):
             self.blocks["complex"] = None
         if any(buffer.dtype.is_narrow_float for buffer in kernel.buffers.values()):
