@@ -28,7 +28,6 @@ from weft.arch import Arch, arch_by_name
 from weft.device.library import translation_unit
 from weft.frontend.backend import backend as weft_backend
 from weft.lower.program import KernelProgram
-from weft.runtime.engines import EmulatorEngine
 from weft.runtime.engines import LaunchPlan
 from weft.runtime.nvrtc import compile_or_load
 from weft.runtime.resources import disassemble
@@ -475,7 +474,7 @@ def dpo_margin(x: Tensor, y: Tensor) -> Tensor:
     return -F.logsigmoid((x.float() - y.float()).sum(-1)).mean()
 
 
-class _Counted(moved._Stub):
+class _Counted(moved.Stub):
     """A kernel that is compiled and not run: it tells how many instructions it has."""
 
     def __init__(self, program: KernelProgram, counted: list[tuple[str, int]], arch: Arch) -> None:
@@ -501,23 +500,19 @@ class _Counted(moved._Stub):
 def counted(name: str, arch: Arch) -> None:
     """Print what the kernels of a function move and issue, forward and backward."""
     torch._dynamo.reset()
-    one, build = CASES[name], EmulatorEngine.build
-    with moved.counting() as launches, torch.no_grad():
-        EmulatorEngine.build = lambda self, program, *_, **__: _Counted(program, launches, arch)  # type: ignore[assignment, return-value]
-        try:
-            given = [i.made("cpu") for i in one.inputs]
-            compiled = torch.compile(one.function, backend="weft", options={"emulate": True})
+    one = CASES[name]
+    with moved.counting(lambda program, launches: _Counted(program, launches, arch)) as launches, torch.no_grad():
+        given = [i.made("cpu") for i in one.inputs]
+        compiled = torch.compile(one.function, backend="weft", options={"emulate": True})
+        out = compiled(*given)
+        _tell(name, "forward", launches, [*given, out])
+        if not one.with_gradient:
+            return
+        leaves = [given[n].requires_grad_() for n in one.with_gradient]
+        with torch.enable_grad():
             out = compiled(*given)
-            _tell(name, "forward", launches, [*given, out])
-            if not one.with_gradient:
-                return
-            leaves = [given[n].requires_grad_() for n in one.with_gradient]
-            with torch.enable_grad():
-                out = compiled(*given)
-            launches.clear()
-            _tell(name, "backward", launches, [*given, out, *torch.autograd.grad(out, leaves, torch.ones_like(out))])
-        finally:
-            EmulatorEngine.build = build  # type: ignore[method-assign]
+        launches.clear()
+        _tell(name, "backward", launches, [*given, out, *torch.autograd.grad(out, leaves, torch.ones_like(out))])
 
 
 def _tell(name: str, way: str, launches: list[tuple[str, int]], tensors: list[Tensor]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .windows import Line, before, channels_behind, channels_in_front, is_channels_last, sum_of_windows, wide_type
+from .windows import Line, before, channels_behind, channels_in_front, integers_below, is_channels_last, looked_up, sum_of_windows, wide_type
 
 @torch.library.custom_op("weft::resize_linear", mutates_args=())
 def resize_linear(x: Tensor, sizes: Sequence[int], factors: Sequence[int], is_aligned: bool) -> Tensor:
@@ -39,11 +39,7 @@ def resize(x: Tensor, sizes: Sequence[int], factors: Sequence[int], is_aligned: 
         for n, m, f in zip(x.shape[2:], sizes, factors)
     ]
     behind = [2 * (len(lines) - number) - 2 for number in range(len(lines))]  # axes of the lines behind each one
-    everything: list[Any] = [slice(None)] * first
-    corners = [
-        values[tuple(everything + [before(place, more) for place, more in zip(corner, behind)])].to(wide)
-        for corner in itertools.product(*(places for places, _ in lines))
-    ]
+    corners = [looked_up(values, first, corner).to(wide) for corner in itertools.product(*(places for places, _ in lines))]
     for (places, weight), more in reversed(list(zip(lines, behind))):
         if len(places) == 2:
             share = before(weight, more + is_last)
@@ -94,7 +90,7 @@ def _positions(result: Tensor, n: int, m: int, is_aligned: bool) -> tuple[Tensor
 
 
 def _integers(n: int, m: int) -> torch.dtype:
-    return torch.int32 if (2 * m + 3) * (2 * n + 3) < 2**31 else torch.int64
+    return integers_below((2 * m + 3) * (2 * n + 3))
 
 
 def _line(n: Any, factor: int, wide: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -38,14 +38,23 @@ def wide_type(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
+def integers_below(count: int) -> torch.dtype:
+    """Return the type for positions among so many elements: 64 bits cost several instructions each."""
+    return torch.int32 if count < 2**31 else torch.int64
+
+
+def looked_up(values: Tensor, first: int, places: Sequence[Tensor]) -> Tensor:
+    """Return elements [..., n, k, m, l, ...] of an image whose axes from `first` on are looked up at `places` [n, k], [m, l], one of them for each axis."""
+    everything: list[Any] = [slice(None)] * first
+    return values[tuple(everything + [before(place, 2 * (len(places) - number) - 2) for number, place in enumerate(places)])]
+
+
 def sum_of_windows(x: Tensor, lines: Sequence[Line]) -> Tensor:
     """Return the weighted sums over windows of an image [N, C, ...] in a type of 32 bits or more, in the memory format of `x`. lines: of each axis behind C."""
     is_last = is_channels_last(x)
     values, first = (channels_behind(x), 1) if is_last else (x, 2)
-    behind = [2 * (len(lines) - number) - 2 for number in range(len(lines))]  # axes of the lines behind each one
-    everything: list[Any] = [slice(None)] * first
-    values = values[tuple(everything + [before(place, more) for (place, _), more in zip(lines, behind)])].to(wide_type(x))
-    for (_, weight), more in zip(lines, behind):
-        values = values if weight is None else values * before(weight, more + is_last)
+    values = looked_up(values, first, [place for place, _ in lines]).to(wide_type(x))
+    for number, (_, weight) in enumerate(lines, start=1):  # in front of the axes of the lines behind it, and of the channels
+        values = values if weight is None else values * before(weight, 2 * (len(lines) - number) + is_last)
     total = values.sum([first + 2 * number + 1 for number in range(len(lines))])
     return channels_in_front(total) if is_last else total

@@ -72,6 +72,11 @@ class ShortTileParams:
         return self.threads * self.tiles
 
     @property
+    def outer_axes(self) -> int:
+        """Loops outside of `one` besides the blocks: those of a block's tiles, if it has several."""
+        return int(self.tiles > 1)
+
+    @property
     def tile_elems(self) -> int:
         """Elements of a tile along the long run."""
         return self.vector_elems * self.threads
@@ -212,7 +217,7 @@ def schedule_short_tiles(fusion: Fusion, found: ShortTiles, params: ShortTilePar
         _short_side(tensor, params)
     _long_side(reference, params)
     template.propagate(reference)
-    at = int(params.tiles > 1)  # an axis more: the tiles of a block
+    at = params.outer_axes
     for tensor in by_thread:
         reorder(tensor, {3 + at: 4 + at, 4 + at: 3 + at})
         flat = merge_axes_at(tensor, 3 + at, 2)
@@ -250,20 +255,20 @@ def _tiles(reference: TensorView, found: ShortTiles, params: ShortTileParams) ->
     tiles, part = split_axis(reference, long, params.tile_elems)
     arrange_axes(reference, [*outer, tiles, short, part])
     merge_axes_at(reference, 0, len(outer) + 1)
-    if params.tiles > 1:
+    if params.outer_axes:
         split_axis(reference, reference.axis(0), params.tiles)
-    split_axis(reference, reference.axis(int(params.tiles > 1)), 1)
+    split_axis(reference, reference.axis(params.outer_axes), 1)
 
 
 def _bind(tensor: TensorView, params: ShortTileParams, *kinds: ParallelType) -> None:
-    tiles = [ParallelType.block_y] if params.tiles > 1 else []
+    tiles = [ParallelType.block_y] * params.outer_axes
     for position, kind in enumerate([ParallelType.grid_x, *tiles, *kinds]):
         tensor.axis(position).parallelize(kind)
 
 
 def _short_side(tensor: TensorView, params: ShortTileParams) -> None:
     """[tiles, one, short, long] -> [tiles, one, vectors of a thread, threads, vector]."""
-    at = int(params.tiles > 1)
+    at = params.outer_axes
     reorder(tensor, {2 + at: 3 + at, 3 + at: 2 + at})
     vectors, _ = split_axis(tensor, merge_axes_at(tensor, 2 + at, 2), params.vector_elems)  # type: ignore[arg-type]
     split_axis(tensor, vectors, params.threads)
@@ -272,7 +277,7 @@ def _short_side(tensor: TensorView, params: ShortTileParams) -> None:
 
 def _long_side(reference: TensorView, params: ShortTileParams) -> None:
     """[tiles, one, short, long] -> [tiles, one, threads, short, vector]."""
-    at = int(params.tiles > 1)
+    at = params.outer_axes
     split_axis(reference, reference.axis(3 + at), params.vector_elems)
     reorder(reference, {2 + at: 3 + at, 3 + at: 2 + at})
     _bind(reference, params, ParallelType.unswitch, ParallelType.block_x)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..windows import Line, before, channels_behind, channels_in_front, is_channels_last, sum_of_windows, wide_type
+from ..windows import Line, before, channels_behind, channels_in_front, integers_below, is_channels_last, looked_up, sum_of_windows, wide_type
 
 aten = torch.ops.aten
 
@@ -69,13 +69,17 @@ class Axis:
         place = result * self.step - self.pad + torch.arange(self.size, dtype=torch.int32, device=device)
         return place.clamp(0, self.n - 1), (place >= 0) & (place < self.n)
 
-    def backward(self, wide: torch.dtype, device: torch.device, has_divisor: bool) -> tuple[Tensor, Tensor]:
+    def backward(self, wide: torch.dtype, device: torch.device, has_divisor: bool) -> Line:
         """Return the results that each pixel is part of, and their weights."""
+        place, is_part = self.results(device)
+        weight = is_part.to(wide)
+        return place, weight / self.divisors(place).to(wide) if has_divisor else weight
+
+    def results(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the results [n, k] whose windows may have each pixel, and whether they have it."""
         pixel = torch.arange(self.n, dtype=torch.int32, device=device)[:, None] + self.pad
         result = torch.div(pixel, self.step, rounding_mode="trunc") - torch.arange(-(-self.size // self.step), dtype=torch.int32, device=device)
-        weight = ((result >= 0) & (result < self.count) & (result * self.step + self.size > pixel)).to(wide)
-        place = result.clamp(0, self.count - 1)
-        return place, weight / self.divisors(place).to(wide) if has_divisor else weight
+        return result.clamp(0, self.count - 1), (result >= 0) & (result < self.count) & (result * self.step + self.size > pixel)
 
 
 def _axes(x: Tensor, size: Any, step: Any, pad: Any, rounds_up: bool, counts_padding: bool) -> list[Axis] | None:
@@ -98,9 +102,15 @@ def _average(x: Tensor, axes: Sequence[Axis], override: int | None) -> Tensor:
     x = x if x.dim() == 4 else x.unsqueeze(0)
     if all(axis.is_tiled for axis in axes):
         return (_sum_of_tiles(x, axes) / (override or math.prod(axis.size for axis in axes))).to(x.dtype)
-    is_even = override is not None or all(axis.divisor for axis in axes)
-    total = sum_of_windows(x, [axis.forward(wide_type(x), x.device, not is_even) for axis in axes])
-    return (total / (override or math.prod(axis.divisor for axis in axes)) if is_even else total).to(x.dtype)  # type: ignore[misc]
+    divisor = _divisor(axes, override)
+    total = sum_of_windows(x, [axis.forward(wide_type(x), x.device, not divisor) for axis in axes])
+    return (total / divisor if divisor else total).to(x.dtype)
+
+
+def _divisor(axes: Sequence[Axis], override: int | None) -> int | None:
+    """Return what the sums of all windows are divided by; None if it differs among them."""
+    of_axes = [axis.divisor for axis in axes]
+    return override or (math.prod(n for n in of_axes if n) if all(of_axes) else None)
 
 
 def _sum_of_tiles(x: Tensor, axes: Sequence[Axis]) -> Tensor:
@@ -115,13 +125,17 @@ def _sum_of_tiles(x: Tensor, axes: Sequence[Axis]) -> Tensor:
 
 def _average_backward(grad: Tensor, x: Tensor, axes: Sequence[Axis], override: int | None) -> Tensor:
     grad = grad if grad.dim() == 4 else grad.unsqueeze(0)
-    grad = grad.contiguous(memory_format=torch.channels_last if is_channels_last(x) else torch.contiguous_format)
+    grad = _in_format_of(x, grad)
     if all(axis.is_tiled for axis in axes):
         share = (grad.to(wide_type(grad)) / (override or math.prod(axis.size for axis in axes))).to(grad.dtype)
         return _spread(share, axes, is_channels_last(grad)).to(x.dtype)
-    is_even = override is not None or all(axis.divisor for axis in axes)
-    total = sum_of_windows(grad, [axis.backward(wide_type(grad), grad.device, not is_even) for axis in axes])
-    return (total / (override or math.prod(axis.divisor for axis in axes)) if is_even else total).to(x.dtype)  # type: ignore[misc]
+    divisor = _divisor(axes, override)
+    total = sum_of_windows(grad, [axis.backward(wide_type(grad), grad.device, not divisor) for axis in axes])
+    return (total / divisor if divisor else total).to(x.dtype)
+
+
+def _in_format_of(x: Tensor, other: Tensor) -> Tensor:
+    return other.contiguous(memory_format=torch.channels_last if is_channels_last(x) else torch.contiguous_format)
 
 
 def _spread(share: Tensor, axes: Sequence[Axis], is_last: bool) -> Tensor:
@@ -166,17 +180,15 @@ def largest(x: Tensor, size: Any, step: Any = (), pad: Any = (0,), dilation: Any
     if axes is None or x.dim() != 4:
         return NotImplemented
     is_last = is_channels_last(x)
-    values = channels_behind(x) if is_last else x
+    values, height = (channels_behind(x), 1) if is_last else (x, 2)
     (rows, in_rows), (columns, in_columns) = (axis.windows(x.device) for axis in axes)
-    everything: list[Any] = [slice(None)] * (1 if is_last else 2)
-    found = values[tuple(everything + [before(rows, 2), columns])]  # [..., rows, in window, columns, in window, (channels)]
+    found = looked_up(values, height, [rows, columns])
     if not all(axis.is_inside for axis in axes):
         found = torch.where(before(before(in_rows, 2) & in_columns, int(is_last)), found, float("-inf"))
-    height = 1 if is_last else 2
     order = [n for n in range(found.dim()) if n not in (height + 1, height + 3)] + [height + 1, height + 3]
     found = found.permute(order).flatten(-2)
     best, which = found.amax(-1), found.argmax(-1)
-    which, width, dtype = which.to(torch.int32), axes[1].size, torch.int32 if axes[0].n * axes[1].n < 2**31 else torch.int64
+    which, width, dtype = which.to(torch.int32), axes[1].size, integers_below(axes[0].n * axes[1].n)
     counts = [torch.arange(axis.count, dtype=dtype, device=x.device) * axis.step - axis.pad for axis in axes]
     in_window = torch.div(which, width, rounding_mode="trunc")
     row, column = before(counts[0], 1 + is_last) + in_window, before(counts[1], int(is_last)) + (which - in_window * width)
@@ -190,14 +202,13 @@ def largest_backward(grad: Tensor, x: Tensor, size: Any, step: Any, pad: Any, di
     if axes is None or x.dim() != 4:
         return NotImplemented
     is_last = is_channels_last(x)
-    given = [t.contiguous(memory_format=torch.channels_last if is_last else torch.contiguous_format) for t in (grad, indices)]
-    (rows, in_rows), (columns, in_columns) = (axis.backward(torch.bool, x.device, False) for axis in axes)
-    everything: list[Any] = [slice(None)] * (1 if is_last else 2)
-    values, places = ((channels_behind(t) if is_last else t)[tuple(everything + [before(rows, 2), columns])] for t in given)
-    dtype = torch.int32 if axes[0].n * axes[1].n < 2**31 else torch.int64
+    first = 1 if is_last else 2
+    given = [_in_format_of(x, t) for t in (grad, indices)]
+    (rows, in_rows), (columns, in_columns) = (axis.results(x.device) for axis in axes)
+    values, places = (looked_up(channels_behind(t) if is_last else t, first, [rows, columns]) for t in given)
+    dtype = integers_below(axes[0].n * axes[1].n)
     pixels = [torch.arange(axis.n, dtype=dtype, device=x.device)[:, None] for axis in axes]
     is_mine = (places.to(dtype) == before(before(pixels[0], 2) * axes[1].n + pixels[1], int(is_last))) & before(before(in_rows, 2) & in_columns, int(is_last))
-    first = 1 if is_last else 2
     total = torch.where(is_mine, values.to(wide_type(grad)), 0.0).sum([first + 1, first + 3]).to(x.dtype)
     return channels_in_front(total) if is_last else total
 
