@@ -53,7 +53,7 @@ def equal_lookups(exprs: Iterable[Expr]) -> list[list[TensorView]]:
     for expr in exprs:
         if isinstance(expr, LookupOp):
             shape = tuple(axis.logical_extent for axis in expr.tensor_outputs[0].get_maybe_root_domain())
-            indices = tuple(_copied_from(expr.inputs[p.operand]) for p in expr.positions if isinstance(p, At))
+            indices = tuple(_copied_from(expr.inputs[n]) for p in expr.positions if isinstance(p, At) for n in p.operands)
             found.setdefault((expr.source, expr.positions, shape, indices), []).append(expr.tensor_outputs[0])
     return [group for group in found.values() if len(group) > 1]
 

@@ -71,7 +71,7 @@ def _inputs_behind(output: TensorView) -> list[TensorView]:
         definition = value.definition()
         if definition is None and isinstance(value, TensorView):
             found[value] = None
-        indices = {p.operand for p in definition.positions if isinstance(p, At)} if isinstance(definition, LookupOp) else ()
+        indices = {n for p in definition.positions if isinstance(p, At) for n in p.operands} if isinstance(definition, LookupOp) else ()
         for number, source in enumerate(definition.inputs if definition is not None else ()):
             if source not in seen and number not in indices:
                 seen.add(source)

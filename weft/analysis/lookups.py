@@ -141,7 +141,7 @@ def varying_over(lookup: LookupOp, axes: Iterable[IterDomain]) -> bool:
     """True if an index tensor depends on one of the result's axes `axes`, so that neighbours along it may be anywhere."""
     result = no_reductions(lookup.outputs[0].get_logical_domain())  # type: ignore[attr-defined]
     wanted = {d for d, a in enumerate(result) if a in set(axes)}
-    used = {p.operand for p in lookup.positions if isinstance(p, At)}
+    used = {n for p in lookup.positions if isinstance(p, At) for n in p.operands} - lookup.whole_places
     tensors = [t for n, t in enumerate(lookup.inputs) if n in used]
     return any(d in wanted and not a.is_broadcast() for t in tensors for d, a in enumerate(no_reductions(t.get_logical_domain())))  # type: ignore[attr-defined]
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..expr import Sym, evaluate_int
-from ..ir.graph_ops import ScatterStoreOp
+from ..ir.graph_ops import BagOp, ScatterStoreOp
 from ..ir.values import TensorView
 from .contiguity import inner_run, own_run, strided_positions
 from .lookups import Piece, in_memory, lookup_of
@@ -26,6 +26,18 @@ SHIFTED_WORD_BITS = 32
 def largest_power_of_two_divisor(value: int) -> int:
     """Return the largest power of two that divides `value`; for 0, which is divisible by all, a large one."""
     return value & -value if value else 1 << 62
+
+
+def access_bits(tensor: TensorView) -> int:
+    """Return the bits of an element of the widest accesses to a tensor in memory: of what is looked up, or of what is written. The rows of a bag are read in as
+    many accesses as a vector takes, whose elements may be wider than the terms."""
+    if not isinstance(tensor.definition(), BagOp) or tensor.is_fusion_output:
+        return tensor.dtype().bits
+    return min(tensor.dtype().bits, NARROWEST_TERM_BITS)
+
+
+NARROWEST_TERM_BITS = 16
+"""Of the types whose bags are summed."""
 
 
 class VectorLimits:
@@ -77,12 +89,12 @@ class VectorLimits:
             return 1
         limit = largest_power_of_two_divisor(max_vector_bits)
         for tensor, run in self._runs.items():
-            bits = tensor.dtype().bits
-            memory = in_memory(tensor)
+            bits, memory = access_bits(tensor), in_memory(tensor)
+            aligned = _aligned_bits(alignment_bits, memory, max_vector_bits)
             limit = min(
                 limit,
                 max(1, max_vector_bits // bits),
-                max(1, _aligned_bits(alignment_bits, memory, max_vector_bits) // bits),
+                max(1, aligned // (bits if aligned >= MAX_VECTOR_BITS else memory.dtype().bits)),
                 largest_power_of_two_divisor(_run_elems(run, position, env)),
             )
             if tensor in self._stored:  # it has two places in memory: where it is looked up, and where it is written
@@ -94,8 +106,8 @@ class VectorLimits:
 
     def access_bits(self, alignment_bits: Mapping[int, int], max_access_bits: int) -> int:
         """Return the widest access for which the first elements of all tensors of the widest type are aligned: the chip's widest, or 128 bits."""
-        widest = max((t.dtype().bits for t in self._runs), default=0)
-        starts = [alignment_bits.get(in_memory(t).name, max_access_bits) for t in self._runs if t.dtype().bits == widest]
+        widest = max(map(access_bits, self._runs), default=0)
+        starts = [alignment_bits.get(in_memory(t).name, max_access_bits) for t in self._runs if access_bits(t) == widest]
         return max_access_bits if all(bits % max_access_bits == 0 for bits in starts) else MAX_VECTOR_BITS
 
     def shifted(self, position: int) -> list[TensorView]:

@@ -29,15 +29,22 @@ def _embedding(expr: LookupOp, names: Names) -> str:
     return f"embedding_fwd({names.of(wide.inputs[0])}, {names.of(expr.inputs[0])})"
 
 
+def _bag(expr: LookupOp, names: Names) -> str:
+    """The op itself gives first and end the axes of the rows."""
+    ranges = [t.definition().inputs[0] if logical_axes(expr.source)[1:] else t for t in expr.tensor_inputs[1:3]]  # type: ignore[union-attr]
+    return f"bag_sum({', '.join(names.of(t) for t in (expr.source, *ranges, *expr.inputs[3:]))})"
+
+
 def belongs_to_embedding(expr: Expr) -> bool:
-    """Tell whether an op only gives indices the axis of the features, which `embedding_fwd` does itself."""
+    """Tell whether an op only gives indices the axes of the features, which `embedding_fwd` and `bag_sum` do themselves."""
     out = expr.outputs[0]
     if not isinstance(expr, BroadcastOp) or not isinstance(out, TensorView) or out.is_fusion_output:
         return False
     readers = out.uses()
-    return bool(readers) and all(isinstance(r, LookupOp) and r.op_name == "embedding_fwd" and r.inputs[1] is out for r in readers)
+    return bool(readers) and all(isinstance(r, LookupOp) and (r.op_name == "embedding_fwd" and r.inputs[1] is out or r.op_name == "bag_sum") for r in readers)
 
 
 LOOKUPS: dict[str, Callable[[LookupOp, Names], str]] = {
     "gather": _along_index, "take_along_axis": _along_index, "index_select": _along_index, "select": _select, "embedding_fwd": _embedding,
+    "bag_sum": _bag,
 }  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from ..errors import Unsupported
 from ..ir.block_ops import GROUPED, BlockFoldOp, BlockHadamardOp, BlockSampleOp
-from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
+from ..ir.graph_ops import BagOp, CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
 )  # fmt: skip
@@ -133,7 +133,7 @@ def _sample(expr: BlockSampleOp, names: Names) -> str:
 
 _CALLS: dict[type[Expr], Callable[..., str]] = {
     PointwiseOp: _pointwise, LoadStoreOp: _load_store, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduction,
-    WelfordOp: _welford, FullOp: _full, IotaOp: _iota, RandomOp: _random, ReshapeOp: views.reshape, CatOp: views.cat, LookupOp: _lookup,
+    WelfordOp: _welford, FullOp: _full, IotaOp: _iota, RandomOp: _random, ReshapeOp: views.reshape, CatOp: views.cat, LookupOp: _lookup, BagOp: _lookup,
     TorchOp: translate_torch.torch_op, ScanOp: translate_torch.scan, ScatterOp: translate_torch.scatter,
     BlockFoldOp: _fold, BlockHadamardOp: _hadamard, BlockSampleOp: _sample,
 }  # fmt: skip

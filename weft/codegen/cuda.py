@@ -14,7 +14,7 @@ from ..expr import TRUE, ZERO, Sym, floordiv
 from ..ir.block_ops import BlockSampleOp
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import LookupOp, ReshapeOp, ScatterStoreOp
+from ..ir.graph_ops import BagOp, LookupOp, ReshapeOp, ScatterStoreOp
 from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView
 from ..lower.kernel_ir import (
     Access, Allocate, Block, BlockFold, Buffer, BulkCopy, If, KeepScale, Kernel, Let, LetRowEnd, Loop, MagnitudeFold, Move, Op, Reduce, Repack, RowLoad, Scan,
@@ -25,6 +25,7 @@ from ..lower.state import absorbs_lanes
 from ..lower.program import HostCheck, KernelProgram, LineOrigin, Need, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
 from ..ops.monoids import MONOIDS, Monoid
 from ..ops.registry import lookup
+from .bags import sum_bag
 from .blocks import cast_scaled, fold_block, fold_magnitude, sample_blocks, tile_scales
 from .copies import CACHES, SplitUnit, copy_async, copy_in_bulk, write_vector
 from .parameters import signature_lines
@@ -218,6 +219,8 @@ class CudaWriter:
             load_row_vector(self, s, CACHES[s.expr.cache_op], depth)  # type: ignore[attr-defined]
         elif isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.cp_async:
             copy_async(self, s, depth)
+        elif isinstance(expr, BagOp):
+            sum_bag(self, s, expr, depth)
         elif isinstance(expr, LookupOp):
             look_up(self, s, expr, depth)
         elif isinstance(expr, BlockSampleOp):

@@ -33,4 +33,9 @@ template <class Index, class T> WEFT_DEVICE Index position(T at, long long exten
 }
 #endif
 
+// Where a bag begins or ends: a number from 0 to the length of its order.
+template <class Index> WEFT_DEVICE Index bag_limit(long long at, long long count) {
+  return at < 0 ? (Index)0 : at > count ? (Index)count : (Index)at;
+}
+
 }  // namespace weft

@@ -34,6 +34,7 @@ from .origins import name_lines
 from .record import GRAPHS, CompiledGraph
 from .regions import is_cheap
 from .rewrites import KEPT, simplify
+from .row_sums import sum_rows
 from .stored import REBUILD, StoredGraph, caching, for_a_file
 
 
@@ -116,6 +117,7 @@ def partition(
     is_ours = is_emulated or not is_on_cpu(joint.graph)
     simplify(joint.graph, splits_bias=is_ours)
     if is_ours:
+        sum_rows(joint.graph)
         align_products(joint.graph)
         lay_out_convolutions(joint.graph)
     merge_equal(joint.graph)

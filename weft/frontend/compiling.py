@@ -29,6 +29,7 @@ from .region_call import RegionCall, RegionCalls, plan_of
 from .regions import Region, find_regions, is_cheap
 from .reuse import donated_arguments, find_reuses
 from .rewrites import simplify
+from .row_sums import sum_rows
 from .structure import digest_of, structure_of
 from .translate import Translated, translate
 from .updates import find_updates, find_written, is_done, parts_of_arguments, writes_back
@@ -45,6 +46,7 @@ def compile_graph(gm: torch.fx.GraphModule, *, kind: str, options: BackendOption
     if kind == "inference":
         simplify(gm.graph, splits_bias=options.emulate or not on_cpu)
         if options.emulate or not on_cpu:
+            sum_rows(gm.graph)
             align_products(gm.graph)
             lay_out_convolutions(gm.graph)
     if on_cpu and not options.emulate:

@@ -95,6 +95,7 @@ class Atoms:
 
     def _relate_lookup(self, expr: LookupOp) -> None:
         results = logical_axes(expr.tensor_outputs[0])
+        self._freeze(axis for order in expr.read_whole[1:] for axis in logical_axes(order))
         for axis, place in zip(logical_axes(expr.source), expr.positions):
             if not isinstance(place, Along):
                 self._freeze([axis])

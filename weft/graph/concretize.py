@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..expr import ONE, ZERO, Sym, variables
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import Along, CatOp, Fixed, LookupOp, ReshapeOp, ScanOp
+from ..ir.graph_ops import Along, BagOp, CatOp, Fixed, LookupOp, ReshapeOp, ScanOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorDomain, TensorView,
     WelfordOp, no_reductions,
@@ -415,6 +415,6 @@ def _check_sizes(source: TensorView, out: TensorView, before: Sequence[int], aft
 
 _RULES: dict[type, Callable[[Fusion, Any, Questions], None]] = {
     PointwiseOp: _pointwise, LoadStoreOp: _same_axes, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduction,
-    WelfordOp: _welford, LookupOp: _lookup, CatOp: _cat, ReshapeOp: _reshape, ScanOp: _scan,
+    WelfordOp: _welford, LookupOp: _lookup, BagOp: _lookup, CatOp: _cat, ReshapeOp: _reshape, ScanOp: _scan,
     FullOp: _factory, IotaOp: _factory, RandomOp: _factory,
 }  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..analysis.op_cost import cost_of
 from ..expr import ZERO, mul, sub
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import Along, Fixed, LookupOp, Position
+from ..ir.graph_ops import Along, BagOp, Fixed, LookupOp, Position
 from ..ir.values import Expr, SqueezeOp, TensorView
 from ..ops.build import logical_axes
 from .lookups_of_sums import move_through_sums
@@ -101,7 +101,7 @@ def _is_inside_as_chosen(choice: Expr, lookup: LookupOp) -> bool:
 def _pays(fusion: Fusion, expr: LookupOp) -> bool:
     source = expr.source
     definition = source.definition()
-    if not is_moved(definition) or any(a.expanded_extent is not None for a in logical_axes(expr.outputs[0])):  # type: ignore[arg-type]
+    if isinstance(expr, BagOp) or not is_moved(definition) or any(a.expanded_extent is not None for a in logical_axes(expr.outputs[0])):  # type: ignore[arg-type]
         return False
     chain: dict[int, Expr] = {}
     ends: set[TensorView] = set()

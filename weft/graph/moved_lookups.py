@@ -13,7 +13,7 @@ from ..expr import EVALUATORS, ONE, ZERO, Number, Sym, add, is_int, mul, sub
 from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import Along, At, Fixed, LookupOp, Position
+from ..ir.graph_ops import Along, At, BagOp, Fixed, LookupOp, Position
 from ..ir.values import ELEMENTWISE, BroadcastOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, Scalar, SqueezeOp, TensorView, Val
 from ..ops.build import broadcast, cast, constant, logical_axes, pointwise
 from ..ops.factories import iota
@@ -21,6 +21,7 @@ from ..ops.registry import lookup as op_named
 from ..ops.shapes import permute, squeeze
 
 MOVED = (*ELEMENTWISE, LookupOp)
+KEPT = (BagOp, BlockFoldOp, BlockSampleOp)
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ Made = dict[tuple[Sym, ...], dict[tuple[TensorView, Window], TensorView]]
 def is_moved(expr: Expr | None) -> bool:
     """True for an expression through which a lookup moves. A copy that ends a segment stays, and one that transposes, which is done in tiles. An op that takes
     a field out of a reduction's state stays with the reduction, because states are not stored in memory. A fold over blocks stays, because it also reads
-    the neighbours of a position, which a lookup may leave out or put elsewhere."""
-    if not isinstance(expr, MOVED) or isinstance(expr, (BlockFoldOp, BlockSampleOp)) or any(isinstance(t.dtype(), StateType) for t in expr.tensor_inputs):
+    the neighbours of a position, which a lookup may leave out or put elsewhere. The sum of a bag stays: it would be computed again for each position."""
+    if not isinstance(expr, MOVED) or isinstance(expr, KEPT) or any(isinstance(t.dtype(), StateType) for t in expr.tensor_inputs):
         return False
     return not isinstance(expr, LoadStoreOp) or expr.op_name != "segment_set" and not _turns_memory(expr.outputs[0])  # type: ignore[arg-type]
 

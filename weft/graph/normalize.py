@@ -14,7 +14,7 @@ from ..expr import ZERO, Sym, floordiv, product
 from ..ir.block_ops import loop_sources
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import Along, CatOp, Fixed, LookupOp, Position, ReshapeOp, RollOp, ScanOp, TorchOp
+from ..ir.graph_ops import Along, BagOp, CatOp, Fixed, LookupOp, Position, ReshapeOp, RollOp, ScanOp, TorchOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, Roll, SqueezeOp, TensorView, UserAxes,
 )  # fmt: skip
@@ -245,7 +245,7 @@ def _squeeze(factoring: _Factoring, expr: Expr, before: Before) -> None:
 
 def _lookup(factoring: _Factoring, expr: LookupOp, before: Before) -> None:
     out, source = expr.tensor_outputs[0], expr.source
-    for index in dict.fromkeys(v for v in expr.inputs[1:] if isinstance(v, TensorView)):
+    for index in dict.fromkeys(t for t in expr.read_by_loops):
         factoring.widen(expr, index, factoring.counts[out])
     places: list[Position] = []
     for dim, position in enumerate(expr.positions):
@@ -281,6 +281,6 @@ def _scan(factoring: _Factoring, expr: ScanOp, before: Before) -> None:
 
 
 _REWRITES: dict[type, Callable[[_Factoring, Any, Before], None]] = {
-    PointwiseOp: _pointwise, ExpandOp: _pointwise, BroadcastOp: _broadcast, SqueezeOp: _squeeze, LookupOp: _lookup, CatOp: _cat, ScanOp: _scan,
+    PointwiseOp: _pointwise, ExpandOp: _pointwise, BroadcastOp: _broadcast, SqueezeOp: _squeeze, LookupOp: _lookup, BagOp: _lookup, CatOp: _cat, ScanOp: _scan,
     TorchOp: _unchanged, ReductionOp: _reduction, RollOp: _roll,
 }  # fmt: skip

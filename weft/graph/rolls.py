@@ -13,7 +13,7 @@ from dataclasses import replace
 from ..analysis.axes import pairwise
 from ..expr import Sym, mod, product, sub
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import Along, At, LookupOp, RollOp
+from ..ir.graph_ops import Along, At, BagOp, LookupOp, RollOp
 from ..ir.values import BroadcastOp, Expr, IotaOp, IterDomain, PointwiseOp, ReductionOp, Roll, Scalar, SqueezeOp, TensorDomain, TensorView
 from ..ops.build import logical_axes
 from ..schedule.caching import without_reductions
@@ -42,7 +42,7 @@ def _roll_of(expr: LookupOp) -> Roll | None:
     """Return the rotation that a lookup is; None for another one."""
     source, out = logical_axes(expr.source), logical_axes(expr.tensor_outputs[0])
     dims = [d for d, place in enumerate(expr.positions) if not isinstance(place, Along) or place != Along(d)]
-    if expr.is_masked or len(source) != len(out) or len(dims) != 1 or not isinstance(place := expr.positions[dims[0]], At):
+    if expr.is_masked or isinstance(expr, BagOp) or len(source) != len(out) or len(dims) != 1 or not isinstance(place := expr.positions[dims[0]], At):
         return None
     extent, own = source[dims[0]].logical_extent, out[dims[0]]
     if extent is not own.logical_extent or not own.is_iteration() or not source[dims[0]].is_iteration():

@@ -34,6 +34,24 @@ class At:
 
     operand: int
 
+    @property
+    def operands(self) -> tuple[int, ...]:
+        """All inputs that the position depends on."""
+        return (self.operand,)
+
+
+@dataclass(frozen=True)
+class InBag(At):
+    """All source positions order[k], for k from first up to, not including, end: the values of index tensors at the output's position. `operand` is first;
+    `order` is the input with one axis, None if k itself is the position."""
+
+    end: int
+    order: int | None
+
+    @property
+    def operands(self) -> tuple[int, ...]:
+        return (self.operand, self.end) if self.order is None else (self.operand, self.end, self.order)
+
 
 @dataclass(frozen=True)
 class Fixed:
@@ -73,6 +91,26 @@ class LookupOp(Expr):
     @property
     def is_masked(self) -> bool:
         return bool(self.attributes["is_masked"])
+
+
+class BagOp(LookupOp):
+    """output[v, j, ...] = the sum of source[order[k], j, ...] for k from first[v] up to, not including, end[v]; 0 if there are none. As torch's `embedding_bag`
+    with mode "sum". The terms are added in this order, floats of 16 bits in float32, which is then the output's type.
+
+    inputs: source, first, end, and order if there is one (else the position is k itself). The first position is an `InBag`. In a kernel, source and order are
+    in global memory.
+    """
+
+    @property
+    def whole_places(self) -> frozenset[int]:
+        return frozenset((0, 3))
+
+    @property
+    def bag(self) -> InBag:
+        """The position along the axis that is summed."""
+        place = self.positions[0]
+        assert isinstance(place, InBag)
+        return place
 
 
 def position_syms(expr: Expr) -> list[Sym]:
@@ -132,6 +170,6 @@ class TorchOp(Expr):
 
 
 __all__ = [
-    "Along", "At", "CatOp", "Fixed", "LookupOp", "Position", "ReshapeOp", "RollOp", "ScanOp", "ScatterOp", "ScatterStoreOp", "TorchOp", "WrittenOp",
-    "position_syms",
+    "Along", "At", "BagOp", "CatOp", "Fixed", "InBag", "LookupOp", "Position", "ReshapeOp", "RollOp", "ScanOp", "ScatterOp", "ScatterStoreOp", "TorchOp",
+    "WrittenOp", "position_syms",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from ..errors import InternalError
 from ..expr import ONE, TRUE, ZERO, Sym, conjunction, equal, floordiv, less, mod, mul, recombine, var
 from ..ir.block_ops import sample_of
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType
-from ..ir.graph_ops import LookupOp, ScatterStoreOp
+from ..ir.graph_ops import BagOp, LookupOp, ScatterStoreOp
 from ..ir.values import Expr, FullOp, IotaOp, IterDomain, Merge, RandomOp, ReductionOp, Scalar, Split, TensorView
 from ..schedule.inline import consumer_axis
 from ..schedule.peel import partial_vector
@@ -17,7 +17,7 @@ from .blocks import sample_index
 from .indexing import Indexer, linear_element, place_along
 from .kernel_ir import Access
 from .phased_partials import partial_index
-from .lookups import inside_source, lookup_index, scattered_index, with_known_divisors
+from .lookups import inside_source, lookup_index, order_index, scattered_index, with_known_divisors
 from .loops import LoopGroup
 from .state import LANE_TYPES, BuildState, stage_offset
 from .tiles import swizzled
@@ -44,6 +44,8 @@ def operand(state: BuildState, indexer: Indexer, expr: Expr, number: int) -> Acc
         assert isinstance(value, Scalar)
         return value.sym
     if number in expr.whole_places:
+        if isinstance(expr, BagOp) and number:
+            return Access(state.buffer(value), order_index(expr))
         return Access(state.buffer(value), lookup_index(indexer, expr) if isinstance(expr, LookupOp) else ZERO)
     return access(state, indexer, value, expr, writing=False)
 

@@ -13,7 +13,7 @@ from ..expr import (
     ONE, ZERO, Sym, conjunction, const, floordiv, from_terms, is_divisible, less, lower_bound, mod, mul, proves_lt, rebuild, recombine, sub, terms, var,
     variables,
 )  # fmt: skip
-from ..ir.graph_ops import Along, At, Fixed, LookupOp, ScatterStoreOp
+from ..ir.graph_ops import Along, At, BagOp, Fixed, LookupOp, ScatterStoreOp
 from ..ir.values import IterDomain, Merge, Split, TensorView, no_reductions
 from .indexing import Indexer
 
@@ -46,6 +46,18 @@ def lookup_index(indexer: Indexer, lookup: LookupOp) -> Sym:
         if not axis.is_broadcast() and axis in strides:
             index = index + mul(_position(indexer, lookup, place), strides[axis])
     return recombine(index)
+
+
+def bag_variable(bag: BagOp) -> Sym:
+    """The place in the order of the term that is added, as a variable of the kernel."""
+    return var(f"k_T{bag.outputs[0].name}", lower=0)
+
+
+def order_index(bag: BagOp) -> Sym:
+    """Return the element of the order that is read."""
+    order: TensorView = bag.inputs[bag.bag.order]  # type: ignore[index, assignment]
+    (axis,), strides = no_reductions(order.get_logical_domain()), order.strides()
+    return mul(bag_variable(bag), strides[axis]) if axis in strides else ZERO
 
 
 def scatter_variable(expr: ScatterStoreOp) -> Sym:
@@ -148,6 +160,6 @@ def _merged_in(axis: IterDomain) -> set[IterDomain]:
 
 
 __all__ = [
-    "checked_positions", "inside_source", "lookup_index", "position_variable", "scatter_variable", "scattered_index", "source_strides", "vector_conditions",
-    "with_known_divisors",
+    "bag_variable", "checked_positions", "inside_source", "lookup_index", "order_index", "position_variable", "scatter_variable", "scattered_index",
+    "source_strides", "vector_conditions", "with_known_divisors",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from ..errors import InternalError
 from ..expr import ZERO, Number, Sym, evaluate_int, sub, variables
 from ..ir.block_ops import BlockSampleOp
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType
-from ..ir.graph_ops import At, LookupOp, ScatterStoreOp
+from ..ir.graph_ops import At, BagOp, LookupOp, ScatterStoreOp
 from ..ir.values import TensorView
 from .blocks import row_variable
 from .state import BuildState
@@ -25,7 +25,7 @@ from .kernel_ir import (
     Unswitched, expressions_of, is_collective, is_host_variable, walk,
 )  # fmt: skip
 from .kernel_sync import Arrive, DeclareFlag, ElectedThread, InitBarrier, OneThread, ReleaseStage, Role, Roles, Sync, WaitCopies, WaitStage
-from .lookups import position_variable, scatter_variable
+from .lookups import bag_variable, position_variable, scatter_variable
 from .verify_bounds import RuleBroken, check_bounds
 
 MANY = 1 << 20
@@ -87,6 +87,7 @@ def _names_of(body: list[Statement], scope: _Scope, free: set[str]) -> _Scope:
         known = scope
         if isinstance(s, Op) and isinstance(s.expr, LookupOp):
             own = {position_variable(s.expr, p.operand) for p in s.expr.positions if isinstance(p, At)}
+            own |= {bag_variable(s.expr)} if isinstance(s.expr, BagOp) else set()
             known = replace(scope, variables=scope.variables | own)
         elif isinstance(s, Op) and isinstance(s.expr, ScatterStoreOp):
             known = replace(scope, variables=scope.variables | {scatter_variable(s.expr)})

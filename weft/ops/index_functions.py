@@ -53,6 +53,14 @@ def embedding_fwd(
     )
 
 
+def bag_sum(fusion: Fusion, arg: Any, begins: Any, ends: Any, order: Any = None) -> TensorView:
+    """Return for each v the sum of arg[order[k]] for k from begins[v] up to, not including, ends[v], added in this order; floats of 16 bits give Float. As
+    torch.nn.functional.embedding_bag with mode "sum"."""
+    op = "bag_sum"
+    listed = None if order is None else tensor(op, "order", order)
+    return lookups.bag_sum(fusion, tensor(op, "arg", arg), tensor(op, "begins", begins), tensor(op, "ends", ends), listed)
+
+
 def scatter(fusion: Fusion, arg: Any, index: Any, src: Any, dim: Any) -> TensorView:
     """Return a copy of arg with the elements of src, or the scalar src, at positions index along dim."""
     source = src if isinstance(src, TensorView) else scalar("scatter", "src", src)
@@ -103,5 +111,5 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 """Each by its name."""
 
-MORE_FUNCTIONS: dict[str, Callable[..., Any]] = {"embedding_bwd": embedding_bwd, "scatter_add": scatter_add}
+MORE_FUNCTIONS: dict[str, Callable[..., Any]] = {"bag_sum": bag_sum, "embedding_bwd": embedding_bwd, "scatter_add": scatter_add}
 """Beside nvFuser's names."""

@@ -1,4 +1,4 @@
-"""Ops that read or write a tensor at other positions than their own: gather, take_along_axis, index_select, select, embedding; scatter.
+"""Ops that read or write a tensor at other positions than their own: gather, take_along_axis, index_select, select, embedding, sums of bags; scatter.
 
 Owns their shapes, and `add_lookup`, by which other ops make such nodes. An index is not wrapped: position -1 is out of range, as in torch's ops over index
 tensors; only `select`, whose index is a scalar, counts from the end. Read first: `add_lookup`.
@@ -13,11 +13,15 @@ from ..dtypes import DataType
 from ..errors import UserError
 from ..expr import ZERO, Sym
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import Along, At, Fixed, LookupOp, Position, ScatterOp, TorchOp
+from ..ir.graph_ops import Along, At, BagOp, Fixed, InBag, LookupOp, Position, ScatterOp, TorchOp
 from ..ir.values import IterDomain, Scalar, TensorView
 from .build import Operand, as_val, broadcast, cast, logical_axes, own_axis
 from .shapes import normalize_dim
 from .whole_numbers import as_integers
+
+
+SUMMED = (DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16, DataType.Int, DataType.Int32)
+"""Types whose rows `bag_sum` adds."""
 
 
 class BadIndex(UserError):
@@ -153,6 +157,35 @@ def embedding(fusion: Fusion, index: TensorView, weight: TensorView) -> TensorVi
     axes = [*(own_axis(fusion, a) for a in logical_axes(index)), own_axis(fusion, logical_axes(weight)[1])]
     index = broadcast(fusion, index, [False] * index.ndim + [True])
     return add_lookup(fusion, "embedding_fwd", weight, axes, [At(1), Along(index.ndim - 1)], indices=[index])
+
+
+def bag_sum(fusion: Fusion, arg: TensorView, first: TensorView, end: TensorView, order: TensorView | None = None) -> TensorView:
+    """out[v, ...] = the sum of arg[order[k], ...], or of arg[k, ...], for k from first[v] up to, not including, end[v]; floats of 16 bits give Float. Errors:
+    BadIndex."""
+    indices = {"begins": first, "ends": end} | ({} if order is None else {"order": order})
+    whole = [_index(fusion, "bag_sum", index) for index in indices.values()]
+    _check_bag(arg, dict(zip(indices, whole)))
+    count, rest = _wider(fusion, "bag_sum", logical_axes(whole[0])[0], logical_axes(whole[1])[0], 0), logical_axes(arg)[1:]
+    dtype = DataType.Float if arg.dtype().is_reduced_float else arg.dtype()
+    out = fusion.new_tensor([count, *(own_axis(fusion, a) for a in rest)], dtype)
+    ranges = [broadcast(fusion, t, [False] + [True] * len(rest)) if rest else t for t in whole[:2]]
+    positions = (InBag(1, 2, None if order is None else 3), *(Along(d) for d in range(1, arg.ndim)))
+    fusion.register(BagOp([arg, *ranges, *whole[2:]], [out], op="bag_sum", positions=positions, is_masked=False))
+    return out
+
+
+def _check_bag(arg: TensorView, indices: dict[str, TensorView]) -> None:
+    """Refuse what `bag_sum` does not take. Errors: BadIndex."""
+    if arg.ndim == 0:
+        raise BadIndex(op="bag_sum", reason="arg cannot be a 0-D tensor", remedy="sum rows of a tensor with axes")
+    if arg.dtype() not in SUMMED:
+        raise BadIndex(op="bag_sum", reason=f"{arg} has type {arg.dtype()}", remedy=f"cast it to one of {', '.join(t.name for t in SUMMED)}")
+    for name, index in indices.items():
+        if index.ndim != 1:
+            raise BadIndex(op="bag_sum", reason=f"{name} must have one axis, but {index} has {index.ndim}", remedy=f"reshape {name} to one axis")
+    for tensor in (arg, indices.get("order")):
+        if tensor is not None and any(a.expanded_extent is not None for a in logical_axes(tensor)):
+            raise BadIndex(op="bag_sum", reason=f"{tensor} has an expanded axis", remedy="copy it to a tensor of its own")
 
 
 def embedding_backward(fusion: Fusion, grad: TensorView, index: TensorView, entries: Sym) -> TensorView:

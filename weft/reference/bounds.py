@@ -18,7 +18,7 @@ from ..analysis.precision import wide_tensors
 from ..dtypes import DataType
 from ..ir.block_ops import BlockFoldOp, BlockHadamardOp, BlockSampleOp
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
+from ..ir.graph_ops import BagOp, CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, Val, WelfordOp,
 )  # fmt: skip
@@ -259,6 +259,18 @@ def _looked_up(m: _BoundedMachine, node: LookupOp) -> Any:
     return look_up(node, m.bound_or_zeros(node.source), indices, shape, m.number, instead)
 
 
+def _bag_sums(m: _BoundedMachine, node: BagOp) -> Any:
+    """Of a sum of k terms one after the other: k - 1 roundoffs of the sum of their sizes at most."""
+    indices = {n: m.tensors[v] for n, v in enumerate(node.inputs) if n}
+    shape, x = m.shape(node.outputs[0]), m.tensors[node.source]  # type: ignore[arg-type]
+    given = None if node.source not in m.bounds else look_up(node, m.bounds[node.source].expand(x.shape), indices, shape, m.number, None)
+    roundoff = _roundoff(node.outputs[0])
+    if not roundoff:
+        return given
+    count = (indices[node.bag.end] - indices[node.bag.operand]).clamp_min(0)
+    return _sum(given, roundoff * count * look_up(node, _size(_finite(x)), indices, shape, m.number, None))
+
+
 def _full(m: _BoundedMachine, node: Expr) -> Any:
     out = node.outputs[0]
     bound = m.operand_bound(node.inputs[0], out.dtype())  # type: ignore[attr-defined]
@@ -422,7 +434,7 @@ def _in_parts(m: _BoundedMachine, out: Val, relative: float, read: int) -> torch
 _BOUNDS: dict[type, Callable[[_BoundedMachine, Any], Any]] = {
     PointwiseOp: _pointwise, BlockFoldOp: _block_fold, BlockHadamardOp: _block_fold,
     LoadStoreOp: _moved, BroadcastOp: _moved, SqueezeOp: _moved, ExpandOp: _moved, ReshapeOp: _moved, CatOp: _moved, BlockSampleOp: _moved,
-    LookupOp: _looked_up, FullOp: _full, IotaOp: _made, RandomOp: _made, ReductionOp: _reduction, WelfordOp: _welford, ScanOp: _scan,
+    LookupOp: _looked_up, BagOp: _bag_sums, FullOp: _full, IotaOp: _made, RandomOp: _made, ReductionOp: _reduction, WelfordOp: _welford, ScanOp: _scan,
     ScatterOp: _scatter, TorchOp: _torch_op,
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ import torch
 
 from ..errors import UserError
 from ..expr import Number, Sym
-from ..ir.graph_ops import Along, At, LookupOp
+from ..ir.graph_ops import Along, At, BagOp, LookupOp
 from ..ir.values import no_reductions
 
 
@@ -25,6 +25,8 @@ def look_up(
     node: LookupOp, source: torch.Tensor, indices: dict[int, torch.Tensor], shape: Sequence[int], number: Callable[[Sym], Number], fill: torch.Tensor | None
 ) -> torch.Tensor:  # fmt: skip
     """Return one element of `source` per element of `shape`. indices: operand -> index tensor. Errors: PositionOutOfRange."""
+    if isinstance(node, BagOp):
+        return _bag_sums(node, source, indices, shape)
     axes = no_reductions(node.source.get_logical_domain())
     inside: torch.Tensor | None = None
     places: list[torch.Tensor] = []
@@ -43,6 +45,22 @@ def look_up(
     if fill is None or inside is None:
         return found
     return torch.where(inside, found, fill.to(found.dtype))
+
+
+def _bag_sums(node: BagOp, source: torch.Tensor, indices: dict[int, torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
+    """Return the sum of the rows of each bag, in the wide type of the source."""
+    extent, bag = source.shape[0], node.bag
+    length = extent if bag.order is None else indices[bag.order].numel()
+    first, end = (indices[n].flatten().to(torch.int64).expand(shape[0]).clamp(0, length) for n in (bag.operand, bag.end))
+    counts = (end - first).clamp_min(0)
+    owner = torch.repeat_interleave(torch.arange(shape[0], device=source.device), counts)
+    at = torch.arange(int(counts.sum()), device=source.device) - (counts.cumsum(0) - counts)[owner] + first[owner]
+    at = at if bag.order is None else indices[bag.order].flatten().to(torch.int64)[at]
+    wrong = at[(at < 0) | (at >= extent)]
+    if wrong.numel():
+        raise PositionOutOfRange(op=node.op_name, position=int(wrong[0]), axis=0, source=node.source, extent=extent)
+    wide = torch.promote_types(source.dtype, torch.float32) if source.is_floating_point() else source.dtype
+    return torch.zeros(list(shape), dtype=wide, device=source.device).index_add_(0, owner, source[at].to(wide).expand(at.numel(), *shape[1:]))
 
 
 def _place(position: object, indices: dict[int, torch.Tensor], shape: Sequence[int], number: Callable[[Sym], Number], device: torch.device) -> torch.Tensor:

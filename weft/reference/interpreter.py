@@ -18,7 +18,7 @@ from ..errors import Unsupported, UserError
 from ..expr import Number, Sym
 from ..ir.block_ops import BlockFoldOp, BlockHadamardOp, BlockSampleOp
 from ..ir.fusion import AsWritten, Fusion
-from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
+from ..ir.graph_ops import BagOp, CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView, Val, WelfordOp,
     no_reductions,
@@ -413,7 +413,7 @@ def _scan(m: Machine, node: Expr) -> torch.Tensor | tuple[torch.Tensor, ...]:
 RULES: dict[type, Callable[[Machine, Any], Any]] = {
     PointwiseOp: _pointwise, LoadStoreOp: _copy, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduce,
     WelfordOp: _welford, FullOp: _full, IotaOp: _iota, RandomOp: _random,
-    ReshapeOp: _reshape, CatOp: _cat, LookupOp: _look_up, TorchOp: _torch_op, ScanOp: _scan, ScatterOp: _torch_op,
+    ReshapeOp: _reshape, CatOp: _cat, LookupOp: _look_up, BagOp: _look_up, TorchOp: _torch_op, ScanOp: _scan, ScatterOp: _torch_op,
     BlockFoldOp: block_rules.fold, BlockHadamardOp: block_rules.fold, BlockSampleOp: block_rules.sample,
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..analysis.blocks import BlockNeeds
 from ..analysis.op_cost import OpCost
-from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
+from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits, access_bits
 from ..ir.values import TensorView
 from .base import Alignments, Sizes
 from .facts import PersistentFacts, PointwiseFacts, ReductionFacts
@@ -43,7 +43,7 @@ class Analysis:
 
 def dtype_bits(vectorizable: Sequence[TensorView], every: Sequence[TensorView]) -> tuple[int, int]:
     """Return the bits of the widest and narrowest type of the vectorizable tensors; of all tensors if there is none, 8 without tensors."""
-    sizes = [t.dtype().bits for t in vectorizable] or [t.dtype().bits for t in every] or [8]
+    sizes = [access_bits(t) for t in vectorizable] or [t.dtype().bits for t in every] or [8]
     return max(sizes), min(sizes)
 
 

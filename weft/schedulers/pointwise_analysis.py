@@ -13,7 +13,7 @@ from ..analysis.blocks import block_needs, moved_bits
 from ..analysis.broadcast_bits import broadcast_bits
 from ..analysis.connected import is_connected
 from ..analysis.index_work import IndexWork, index_work
-from ..analysis.lookups import bad_source, loads
+from ..analysis.lookups import bad_source, in_memory, loads
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, pointwise_reference
 from ..analysis.op_cost import cost_of
 from ..analysis.precision import wide_tensors
@@ -43,13 +43,13 @@ class PointwiseAnalysis(Analysis):
         self.vectorizable_inputs = sum(map(set(vectorizable).__contains__, inputs))
         self.vectorizable_outputs = sum(map(set(vectorizable).__contains__, outputs))
         self.full_inputs = sum(axes.stored(t) == stored for t in inputs)
-        self.read_bits = sum(t.dtype().bits for t in inputs if axes.stored(t) == stored)
+        self.read_bits = sum(in_memory(t).dtype().bits for t in inputs if axes.stored(t) == stored)
         self.written_bits = moved_bits([t for t in outputs if axes.stored(t) == stored])
         self.divides_rows = any(sample.layout != "rows" for t in outputs if (sample := sample_of(t)) is not None)
         self.cost = cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
         self.outputs, self.blocks = outputs, block_needs(fusion, axes, self.order[-1] if self.order else None)
         places = [frozenset(n for n, c in enumerate(self.order) if c in axes.stored(t)) for t in inputs]
-        self.spread = tuple((t.dtype().bits, found) for t, found in zip(inputs, places) if 0 < len(found) < len(self.order))
+        self.spread = tuple((in_memory(t).dtype().bits, found) for t, found in zip(inputs, places) if 0 < len(found) < len(self.order))
         self.index_work, self.phased_index_work = (self._index_work([*inputs, *outputs], is_phased) for is_phased in (False, True))
         self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable, outputs)
 

@@ -281,7 +281,7 @@ def look_up_again(result: TensorView, lookup: LookupOp, at: int, uses: list[Expr
     """Give `uses`, of pass `at`, a separate lookup at the same, recomputed positions; return its result."""
     template = passes.template
     copy = _computed_alike(template.fusion, result)
-    again = template.fusion.register(LookupOp(lookup.inputs, [copy], **lookup.attributes))
+    again = template.fusion.register(type(lookup)(lookup.inputs, [copy], **lookup.attributes))
     for use in uses:
         template.fusion.replace_input(use, result, copy)
     memo: dict[TensorView, TensorView] = {}

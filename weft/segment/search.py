@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Set
 
 from ..dtypes import StateType
-from ..ir.graph_ops import LookupOp
+from ..ir.graph_ops import BagOp, LookupOp
 from ..ir.values import Expr, PointwiseOp, TensorView
 from .groups import Graph, Group
 
@@ -143,7 +143,7 @@ def _chain(graph: Graph, group: Group, tensor: TensorView, ends: Set[TensorView]
             continue
         if id(definition) in found:
             continue
-        if not isinstance(definition, (PointwiseOp, LookupOp)) or len(found) == LONGEST_CHAIN:
+        if not isinstance(definition, (PointwiseOp, LookupOp)) or isinstance(definition, BagOp) or len(found) == LONGEST_CHAIN:
             return None
         found[id(definition)] = definition
         leaves |= set(definition.read_whole)

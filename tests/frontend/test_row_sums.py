@@ -1,0 +1,144 @@
+"""Gradients of embeddings and of rows taken by an index: sorted by torch and added in kernels, the same bits in every run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fusion_check import poisoned_outputs
+from torch import Tensor
+
+from weft.frontend.backend import GRAPHS, backend
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def gradient(function: Callable[..., Tensor], x: Tensor, *indices: Tensor, slope: Tensor | None = None, dynamic: bool | None = None) -> tuple[Tensor, Tensor]:
+    """The gradient of x, and the slope of the result that it belongs to."""
+    leaf = x.clone().requires_grad_()
+    compiled = torch.compile(function, backend=backend, options={"emulate": True, "debug": True, "strict": True}, dynamic=dynamic)
+    with poisoned_outputs():
+        out = compiled(leaf, *indices)
+        slope = torch.randn_like(out) if slope is None else slope
+        out.backward(slope)
+    assert leaf.grad is not None
+    return leaf.grad, slope
+
+
+def check(function: Callable[..., Tensor], x: Tensor, *indices: Tensor, dynamic: bool | None = None) -> None:
+    got, slope = gradient(function, x, *indices, dynamic=dynamic)
+    leaf, sizes = x.double().clone().requires_grad_(), x.double().clone().requires_grad_()
+    function(leaf, *indices).backward(slope.double())
+    function(sizes, *indices).backward(slope.double().abs())
+    assert leaf.grad is not None and sizes.grad is not None
+    unit = {torch.float64: 2.0**-53, torch.float32: 2.0**-24}.get(x.dtype, 2.0**-24)
+    narrow = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10}.get(x.dtype, 0.0)  # the slope times 2, and the result
+    terms = max(index.numel() for index in indices)
+    assert ((got.double() - leaf.grad).abs() <= terms * unit * sizes.grad.abs() + 2 * narrow * sizes.grad.abs() + 1e-30).all()
+    assert got.dtype is x.dtype and got.shape == x.shape
+
+
+def kept_by_torch() -> set[str]:
+    """The ops of the last graph that torch runs."""
+    return {name for graph in GRAPHS for name in graph.torch_ops}
+
+
+def table(x: Tensor, i: Tensor) -> Tensor:
+    return F.embedding(i, x) * 2
+
+
+def padded_table(x: Tensor, i: Tensor) -> Tensor:
+    return F.embedding(i, x, padding_idx=3) * 2
+
+
+def taken(x: Tensor, i: Tensor) -> Tensor:
+    return x[i] * 2
+
+
+def taken_twice(x: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return x[i, j] * 2
+
+
+INDICES = {
+    "any": lambda rows: torch.randint(0, rows, (4, 30)),
+    "one row": lambda rows: torch.full((300,), rows // 2),
+    "two rows, thousands of times": lambda rows: torch.where(torch.rand(1500) < 0.8, rows - 1, 0),
+    "each once": lambda rows: torch.randperm(rows),
+    "one place": lambda rows: torch.tensor([rows - 1]),
+    "no place": lambda rows: torch.zeros(0, dtype=torch.int64),
+    "32 bits": lambda rows: torch.randint(0, rows, (70,), dtype=torch.int32),
+    "scalar": lambda rows: torch.randint(0, rows, (2, 3, 5)),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+@pytest.mark.parametrize("function", [table, padded_table, taken], ids=lambda f: f.__name__)
+def test_indices(function: Callable[..., Tensor], name: str) -> None:
+    check(function, torch.randn(37, 19), INDICES[name](37))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("sizes", [(1, 64), (37, 40), (300, 33), (5, 4, 16)], ids=str)
+def test_types_and_sizes(dtype: torch.dtype, sizes: tuple[int, ...]) -> None:
+    check(taken, torch.randn(sizes).to(dtype), torch.randint(0, sizes[0], (7, 40)))
+
+
+def test_negative_places() -> None:
+    check(taken, torch.randn(20, 24), torch.randint(-20, 20, (90,)))
+
+
+def test_two_indices() -> None:
+    check(taken_twice, torch.randn(5, 7, 24), torch.randint(-5, 5, (90,)), torch.randint(0, 7, (90,)))
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_open_sizes(dynamic: bool | None) -> None:
+    """One graph for all lengths of the index; rows of an open number stay with torch."""
+    compiled = torch.compile(taken, backend=backend, options={"emulate": True, "debug": True}, dynamic=dynamic)
+    for length in (40, 333, 1000, 50):
+        x, i = torch.randn(30, 20, requires_grad=True), torch.randint(0, 30, (length,))
+        torch._dynamo.mark_dynamic(i, 0)
+        compiled(x, i).sum().backward()
+        assert x.grad is not None
+        torch.testing.assert_close(x.grad, torch.bincount(i, minlength=30)[:, None].expand(30, 20) * 2.0)
+    assert dynamic or not any("index_put" in name for name in kept_by_torch())
+
+
+def test_same_bits() -> None:
+    x, i = torch.randn(9, 32).to(torch.bfloat16), torch.randint(0, 9, (4000,))
+    first, slope = gradient(taken, x, i)
+    torch._dynamo.reset()
+    assert torch.equal(first, gradient(taken, x, i, slope=slope)[0])
+
+
+def test_sums_are_in_kernels() -> None:
+    gradient(table, torch.randn(50, 64), torch.randint(0, 50, (4, 30)))
+    kept = kept_by_torch()
+    assert not any("embedding_dense_backward" in name or "index_put" in name or "sorted_row_sums" in name for name in kept), kept
+
+
+def test_short_rows_stay_with_torch() -> None:
+    """A row of 8 bytes is no work for a thread's vector."""
+    x = torch.randn(50, 2, requires_grad=True)
+    i = torch.randint(0, 50, (90,))
+    torch.compile(taken, backend=backend, options={"emulate": True, "debug": True})(x, i).sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, torch.bincount(i, minlength=50)[:, None].expand(50, 2) * 2.0)
+
+
+def test_gradients_meet() -> None:
+    """A table that is also a matrix, as in language models: its gradients are added in the kernel of the sums."""
+
+    def tied(x: Tensor, i: Tensor) -> Tensor:
+        return F.linear(F.embedding(i, x), x)
+
+    check_tied: Any = tied
+    x, i = torch.randn(40, 32), torch.randint(0, 40, (3, 25))
+    got, slope = gradient(check_tied, x, i)
+    leaf = x.double().requires_grad_()
+    tied(leaf, i).backward(slope.double())
+    assert leaf.grad is not None
+    torch.testing.assert_close(got.double(), leaf.grad, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,123 @@
+"""Gradients of embeddings, and of rows taken by an index: the index is sorted by torch, and one kernel adds the rows of each sum.
+
+torch's own ops sort the index, too, and then add rows in kernels of their own. Here the addition is an op that regions contain
+(`weft.frontend.aten.row_sums`), so casts and sums behind it are part of its kernel. Read first: `sum_rows`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from . import aten as _rules  # noqa: F401  (defines the op)
+from .rewrites import emit
+
+aten = torch.ops.aten
+
+LEAST_BYTES = 64
+"""Of a row, so that sums are of rows: a thread adds 16 bytes of each. Single elements stay with torch."""
+LEAST_CHUNK, USUAL_CHUNK = 32, 128
+"""Rows that are added one after the other before the sum is split; the second if their number is not known."""
+
+
+def sum_rows(graph: Graph) -> None:
+    """Rewrite, in place, gradients of tables, and sums into rows of zeros that an index names."""
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        if node.target is aten.embedding_dense_backward.default:
+            found = _of_table(node)
+        elif node.target in (aten.index_put.default, aten._index_put_impl.default):
+            found = _of_index(node)
+        else:
+            continue
+        if found is not None:
+            _rewrite(graph, node, *found)
+
+
+def _of_table(node: Node) -> tuple[Node, list[Node], list[int], int] | None:
+    """Return the rows, the index, the sizes of the table, and the row without a gradient (-1: none); None if torch computes it."""
+    values, index, rows, padding, scales = (*node.args, -1, False)[:5]
+    if scales or not isinstance(rows, int) or not isinstance(padding, int) or not isinstance(values, Node) or not isinstance(index, Node):
+        return None
+    return (values, [index], [rows], padding) if _are_rows(values, index.meta["val"].dim()) else None
+
+
+def _of_index(node: Node) -> tuple[Node, list[Node], list[int], int] | None:
+    """The same of `index_put` that adds to zeros, where the index names positions of the leading axes."""
+    base, indices, values, accumulates = (*node.args, False)[:4]
+    if accumulates is not True or not _is_zero(base) or not isinstance(values, Node) or not all(isinstance(i, Node) for i in indices):  # type: ignore[union-attr]
+        return None
+    index: list[Node] = list(indices)  # type: ignore[arg-type]
+    shape, *others = [i.meta["val"].shape for i in index]
+    sizes, rest = list(base.meta["val"].shape[: len(index)]), base.meta["val"].shape[len(index) :]  # type: ignore[union-attr]
+    are_positions = all(i.meta["val"].dtype in (torch.int64, torch.int32) for i in index)
+    if not are_positions or not all(isinstance(n, int) for n in sizes) or math.prod(sizes) >= 2**31:
+        return None
+    is_whole = all(_are_equal(shape, other) for other in others) and _are_equal(values.meta["val"].shape, (*shape, *rest))
+    return (values, index, sizes, -1) if is_whole and _are_rows(values, len(shape)) else None
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    return len(one) == len(other) and all(bool(statically_known_true(a == b)) for a, b in zip(one, other))
+
+
+def _is_zero(base: Any) -> bool:
+    return isinstance(base, Node) and base.target is aten.full.default and bool(base.args[1] == 0)
+
+
+def _are_rows(values: Node, rank: int) -> bool:
+    """True for rows of a known number of bytes that is large enough, each of which is in memory."""
+    value = values.meta["val"]
+    row = value.shape[rank:]
+    is_known: bool = rank > 0 and all(isinstance(n, int) for n in row) and not any(s == 0 for s in value.stride())
+    return is_known and value.dtype in _TYPES and bool(math.prod(row) * value.element_size() >= LEAST_BYTES)
+
+
+_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
+
+
+def _rewrite(graph: Graph, node: Node, values: Node, indices: list[Node], sizes: list[int], padding: int) -> None:
+    """Replace a node by a sort of the index and sums of rows in this order."""
+    rank, value, result = indices[0].meta["val"].dim(), values.meta["val"], node.meta["val"]
+    count, rows = indices[0].meta["val"].numel(), math.prod(sizes)
+
+    def made(target: Any, *args: Any, **keywords: Any) -> Node:
+        return emit(graph, node, target, *args, **keywords)
+
+    place = _place(made, indices, sizes)
+    if padding >= 0:
+        none = made(aten.full.default, [1] * rank, rows, dtype=place.meta["val"].dtype, device=value.device)
+        place = made(aten.where.self, made(aten.ne.Scalar, place, padding), place, none)
+    flat = made(aten.view.default, made(aten._to_copy.default, place, dtype=torch.int32), [-1])
+    sort = made(aten.sort.stable, flat, stable=True)
+    keys, order = (made(operator.getitem, sort, n) for n in range(2))
+    positions = made(aten.arange.start_step, 0, rows + 1, 1, dtype=torch.int32, device=value.device)
+    starts = made(aten.searchsorted.Tensor, keys, positions, out_int32=True)
+    if rank != 1:
+        values = made(aten.reshape.default, values, [-1, *value.shape[rank:]])
+    chunk = max(LEAST_CHUNK, 1 << math.isqrt(count).bit_length()) if isinstance(count, int) else USUAL_CHUNK
+    out = made(torch.ops.weft.sorted_row_sums.default, values, order, keys, starts, chunk)
+    if len(sizes) > 1:
+        out = made(aten.view.default, out, list(result.shape))
+    node.replace_all_uses_with(out)
+    graph.erase_node(node)
+
+
+def _place(made: Callable[..., Node], indices: list[Node], sizes: list[int]) -> Node:
+    """Return the row of each position; negative ones count from the end."""
+    place: Node | None = None
+    for index, size in zip(indices, sizes):
+        own = made(aten.where.self, made(aten.lt.Scalar, index, 0), made(aten.add.Tensor, index, size), index)
+        place = own if place is None else made(aten.add.Tensor, made(aten.mul.Tensor, place, size), own)
+    assert place is not None
+    return place
+
+
+__all__ = ["sum_rows"]
