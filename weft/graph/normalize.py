@@ -245,7 +245,7 @@ def _squeeze(factoring: _Factoring, expr: Expr, before: Before) -> None:
 
 def _lookup(factoring: _Factoring, expr: LookupOp, before: Before) -> None:
     out, source = expr.tensor_outputs[0], expr.source
-    for index in dict.fromkeys(t for t in expr.read_by_loops):
+    for index in dict.fromkeys(expr.read_by_loops):
         factoring.widen(expr, index, factoring.counts[out])
     places: list[Position] = []
     for dim, position in enumerate(expr.positions):
