@@ -142,3 +142,11 @@ def test_gradients_meet() -> None:
     tied(leaf, i).backward(slope.double())
     assert leaf.grad is not None
     torch.testing.assert_close(got.double(), leaf.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_the_forward_does_not_sort() -> None:
+    """The order is needed for the gradient only; nothing but the index is kept, so that a backward may run twice."""
+    x, i = torch.randn(40, 32, requires_grad=True), torch.randint(0, 40, (3, 25))
+    out = torch.compile(table, backend=backend, options={"emulate": True, "debug": True, "strict": True})(x, i)
+    first, second = (torch.autograd.grad(out.sum(), [x], retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, second) and [graph.kind for graph in GRAPHS if "aten.sort.stable" in graph.torch_ops] == ["backward"]

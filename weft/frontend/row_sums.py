@@ -89,7 +89,10 @@ def _rewrite(graph: Graph, node: Node, values: Node, indices: list[Node], sizes:
     count, rows = indices[0].meta["val"].numel(), math.prod(sizes)
 
     def made(target: Any, *args: Any, **keywords: Any) -> Node:
-        return emit(graph, node, target, *args, **keywords)
+        new = emit(graph, node, target, *args, **keywords)
+        if node.meta.get("partitioner_tag") == "is_backward":  # the forward knows the index, too, and would sort it and save the order
+            new.meta["partitioner_tag"] = "must_be_in_backward"
+        return new
 
     place = _place(made, indices, sizes)
     if padding >= 0:
