@@ -22,8 +22,9 @@ aten = torch.ops.aten
 
 LEAST_BYTES = 64
 """Of a row, so that sums are of rows: a thread adds 16 bytes of each. Single elements stay with torch."""
-LEAST_CHUNK, USUAL_CHUNK = 32, 128
-"""Rows that are added one after the other before the sum is split; the second if their number is not known."""
+LEAST_CHUNK, USUAL_CHUNK = 32, 64
+"""Rows that are added one after the other before the sum is split; the second if their number is not known. Else about half the root of their number: if all are
+one row, there are two steps of similar length, and the rows of most sums are fewer."""
 
 
 def sum_rows(graph: Graph) -> None:
@@ -105,7 +106,7 @@ def _rewrite(graph: Graph, node: Node, values: Node, indices: list[Node], sizes:
     starts = made(aten.searchsorted.Tensor, keys, positions, out_int32=True)
     if rank != 1:
         values = made(aten.reshape.default, values, [-1, *value.shape[rank:]])
-    chunk = max(LEAST_CHUNK, 1 << math.isqrt(count).bit_length()) if isinstance(count, int) else USUAL_CHUNK
+    chunk = max(LEAST_CHUNK, 1 << (math.isqrt(count) // 2 - 1).bit_length()) if isinstance(count, int) else USUAL_CHUNK
     out = made(torch.ops.weft.sorted_row_sums.default, values, order, keys, starts, chunk)
     if len(sizes) > 1:
         out = made(aten.view.default, out, list(result.shape))
