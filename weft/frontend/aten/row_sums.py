@@ -38,6 +38,7 @@ torch.library.register_fake("weft::sorted_row_sums", _fake, lib=_LIBRARY)
 @rule(torch.ops.weft.sorted_row_sums.default)
 def sorted_row_sums(t: Translation, values: Operand, order: Operand, keys: Operand, starts: Operand, chunk: int) -> Operand:
     """The rows of a sum before its first whole chunk, its chunks, and the rows behind them."""
+    values = t.to(values, meta_of(t.node.args[0]).dtype)  # it is stored: 16 bits where torch has them
     o, rows, count = t.ops, int(meta_of(t.node.args[3]).shape[0]) - 1, meta_of(t.node.args[0]).shape[0]
     first, end = cut(t, starts, 0, 0, rows), cut(t, starts, 0, 1, rows + 1)
     if isinstance(count, int) and count < 2 * chunk:
