@@ -166,6 +166,17 @@ def merged_patches(x: torch.Tensor, bias: torch.Tensor, w: torch.Tensor, b: torc
     return F.layer_norm(x, x.shape[-1:], w, b)
 
 
+def norm_of_words(x: torch.Tensor, places: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """GPT-2: words with positions, as the residual and normalized."""
+    x = x + places
+    return x + F.layer_norm(x, x.shape[-1:], w, b)
+
+
+def norm_of_patches(x: torch.Tensor, token: torch.Tensor, places: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """ViT: patches behind a class token, with positions, as the residual and normalized."""
+    return norm_of_words(torch.cat((token.expand(x.shape[0], -1, -1), x), 1), places, w, b)
+
+
 FUNCTIONS: dict[Function, Shapes] = {
     interleaved_rotary: ((4, 32, 2048, 128), (2048, 64), (2048, 64)), rotary: ((4, 32, 2048, 128), (2048, 128), (2048, 128)),
     dice: ((16, 1, 512, 512), (16, 1, 512, 512)), distillation: ((2048, 32000), (2048, 32000)),
@@ -185,6 +196,7 @@ FUNCTIONS: dict[Function, Shapes] = {
     pooled_batch_norm: ((64, 144, 56, 56), (144,), (144,)), batch_norm_gelu_channels_last: ((64, 56, 56, 144), (144,), (144,)),
     unpacked_heads: ((64, 196, 2304),), shifted_windows: ((64, 56, 56, 128), (128,), (128,)),
     joined_windows: ((4096, 7, 7, 128), (64, 56, 56, 128), (128,), (128,)), merged_patches: ((64, 56, 56, 128), (128,), (512,), (512,)),
+    norm_of_words: ((8, 1024, 1024), (1024, 1024), (1024,), (1024,)), norm_of_patches: ((64, 196, 1024), (1, 1, 1024), (1, 197, 1024), (1024,), (1024,)),
 }  # fmt: skip
 """A function, and the shapes of its arguments, which have gradients."""
 TABLES = {shared_keys: 2, query_norm: 2, interleaved_query_norm: 2, heads_norm: 2}

@@ -1,10 +1,12 @@
 """Sums in two steps: the sum over the samples and pixels of a channel is one over the pixels of each sample, and then one over samples; the sum of all elements
 of normalized rows is one over each row, and then one over rows; the sum over rows and over parts of each row, as of the patches that are merged before a norm
-of them, is one over rows, and then one over the parts.
+of them, is one over rows, and then one over the parts; sums over all rows, beside one over the samples of each position only, are over samples first.
 
 The backward of a group norm folds a group's channels and pixels for the input's gradient, and samples and pixels for that of the weight. No kernel has both;
 the sum over pixels, which both begin with, lies in the rows of the first, whose kernel can compute it beside its own. Sums over rows are those of columns,
-which a kernel computes beside rows, too. Then inputs are read once instead of twice. Whether a kernel does is not known here: `weft.segment.partition` asks.
+which a kernel computes beside rows, too. Gradients of positions behind a norm (GPT-2, ViT) are columns of each position, those of its weight are columns of all
+rows: sums over samples are columns of each position in both. Then inputs are read once instead of twice. Whether a kernel does, and whether the results of
+first steps are fewer bytes, is not known here: `weft.segment.partition` asks.
 Read first: `in_two_steps`.
 """
 
@@ -53,7 +55,7 @@ def _found(fusion: Fusion) -> dict[int, Flags]:
         axes = [a for a in expr.tensor_outputs[0].get_logical_domain() if not a.is_broadcast()]
         folds = frozenset(maps.exact(a) for a in axes if a.is_reduction())
         alike.setdefault(tuple(maps.exact(a) for a in axes), []).append((expr, folds))
-    return _over_rows(alike, maps) | _within_rows(alike, maps)
+    return _over_samples(alike, maps) | _over_rows(alike, maps) | _within_rows(alike, maps)
 
 
 def _within_rows(alike: Mapping[Axes, Sequence[Folding]], maps: AxisMaps) -> dict[int, Flags]:
@@ -81,6 +83,24 @@ def _over_rows(alike: Mapping[Axes, Sequence[Folding]], maps: AxisMaps) -> dict[
             axes = plain.tensor_outputs[0].get_logical_domain()
             if not any(a.is_broadcast() for a in axes) and not _is_spread(plain, folds, maps):
                 out[plain.tensor_outputs[0].name] = [maps.exact(a) in columns for a in axes]
+    return out
+
+
+def _over_samples(alike: Mapping[Axes, Sequence[Folding]], maps: AxisMaps) -> dict[int, Flags]:
+    """Return sums over rows whose first step is over the axes that all sums over rows have in common, because one of them has no others."""
+    out: dict[int, Flags] = {}
+    for every in {frozenset(classes) for classes in alike}:
+        near = [pair for classes, pairs in alike.items() if every == set(classes) for pair in pairs]
+        rows = {folds for e, folds in near if _is_spread(e, folds, maps)}
+        inside = next(iter(rows)) if len(rows) == 1 else every
+        columns = [(e, folds) for e, folds in near if not folds & inside]
+        common = frozenset[IterDomain]().union(every).intersection(*(folds for _, folds in columns))
+        if not common or not any(folds == common for _, folds in columns) or not all(_is_plain(e) for e, folds in columns if folds != common):
+            continue
+        for expr, folds in columns:
+            axes = expr.tensor_outputs[0].get_logical_domain()
+            if folds != common and not any(a.is_broadcast() for a in axes):
+                out[expr.tensor_outputs[0].name] = [maps.exact(a) in common for a in axes]
     return out
 
 

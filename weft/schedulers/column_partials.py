@@ -96,6 +96,17 @@ def cut(total: TensorView, row_axes: int, params: InnerOuterParams, order: list[
     return cache_after(stored, LoadStoreOpType.set, CacheOp.global_)
 
 
+def sum_in_block(totals: list[TensorView], row_axes: int, params: InnerOuterParams) -> list[TensorView]:
+    """Split column reductions of blocks that have all rows of their columns: sum the rows of a thread in the loop over rows, and behind it those of the rows
+    side by side in a block; return the column reductions.
+
+    Before: loops as `split_rows` leaves them.   After: [blocks, samples, groups?, row].
+    """
+    for total in totals:
+        rfactor(total, [0, 2, *([row_axes - 1] if params.row_unroll > 1 else [])])
+    return totals
+
+
 def slot_place(total: TensorView) -> int:
     """Return the position of the blocks' slots among the axes of a column reduction that was cut."""
     return next(n for n, a in enumerate(total.get_logical_domain()) if a.is_reduction())
@@ -157,16 +168,18 @@ def parallel_columns(
 
 def vectorize_columns(template: Template, results: list[int], params: InnerOuterParams, read: list[TensorView]) -> None:
     """The same for partial results, and for the named results that are contiguous along the columns."""
-    template.vectorize(results, params.column_vector_elems)
+    template.vectorize(results, params.vector_elems if params.is_alone else params.column_vector_elems)
     for copy in read:
-        stored = copy.definition().tensor_inputs[0]  # type: ignore[union-attr]
-        if params.vector_elems > 1:
-            stored.axis(-1).parallelize(ParallelType.vectorize)
-        if params.groups > 1:
+        summed = copy
+        if not params.is_alone:
+            stored = copy.definition().tensor_inputs[0]  # type: ignore[union-attr]
+            if params.vector_elems > 1:
+                stored.axis(-1).parallelize(ParallelType.vectorize)
+            if params.column_vector_elems > 1:
+                copy.axis(-1).parallelize(ParallelType.vectorize)
             summed = stored.definition().tensor_inputs[0]  # type: ignore[union-attr]
+        if params.groups > 1:
             summed.axis(-1).parallelize(ParallelType.group)  # otherwise every element needs a barrier or more
-        if params.column_vector_elems > 1:
-            copy.axis(-1).parallelize(ParallelType.vectorize)
 
 
 def lies_along_columns(output: TensorView, analysis: TwoSidedAnalysis) -> bool:

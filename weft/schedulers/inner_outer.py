@@ -39,7 +39,7 @@ from .async_rows import can_load, row_of
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .column_partials import (
     column_side, columns_in_memory, cut, lies_along_columns, parallel_columns, schedule_columns, separate_columns, slot_place,
-    vectorize_columns,
+    sum_in_block, vectorize_columns,
 )  # fmt: skip
 from .inner_outer_candidates import Candidates
 from .inner_outer_heuristic import choose_inner_outer
@@ -157,10 +157,13 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     loaded = load_rows(template, analysis, params)
     again = read_stages_again(loaded, passes) if params.is_reread else []
     transform_like(reference)
-    read = [cut(total, row_axes, params, columns_in_memory(expr, analysis)) for total, expr in zip(totals, analysis.columns.reductions)]
-    places = [slot_place(total) for total in totals]
+    if params.is_alone:
+        read = sum_in_block(totals, row_axes, params)
+    else:
+        read = [cut(total, row_axes, params, columns_in_memory(expr, analysis)) for total, expr in zip(totals, analysis.columns.reductions)]
+    places = [] if params.is_alone else [slot_place(total) for total in totals]
     of_columns = column_side(fusion, read)
-    rows = [t for t in fusion.tensors() if t not in of_columns and not t.is_fusion_input]
+    rows = [t for t in fusion.tensors() if (params.is_alone or t not in of_columns) and not t.is_fusion_input]
     share_rows(reference, params, rows)
     if phase is not None and params.cluster_blocks > 1:
         phase = replace(phase, piece=reference.axis(-1).sym)
@@ -169,8 +172,9 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     for tensor, loop in whole.items():  # a bulk copy loads a whole row, however its readers split it
         tensor.domain().loop = loop
         bind_bulk_load(tensor, params)
-    partials = [schedule_columns(total, params, of_columns) for total in totals]
-    parallel_columns(totals, partials, read, places, of_columns, params)
+    if not params.is_alone:
+        partials = [schedule_columns(total, params, of_columns) for total in totals]
+        parallel_columns(totals, partials, read, places, of_columns, params)
     vectorize(template, analysis, params, read, loaded, again)
     inline(template, analysis, params, row_axes, read, of_columns, loaded)
     for tensor in loaded:
@@ -286,9 +290,10 @@ def bind_bulk_load(tensor: TensorView, params: InnerOuterParams) -> None:
 
 def bind_blocks(tensor: TensorView, params: InnerOuterParams) -> None:
     """Bind rows and samples to blocks."""
-    tensor.axis(1).parallelize(params.grid_of_rows)
+    if not params.is_alone:
+        tensor.axis(1).parallelize(params.grid_of_rows)
     if params.has_samples:
-        tensor.axis(3).parallelize(ParallelType.grid_z)
+        tensor.axis(3).parallelize(params.grid_of_samples)
 
 
 def bind_rows(tensor: TensorView, params: InnerOuterParams) -> None:
@@ -367,7 +372,7 @@ def inline(
     for tensor, position in limits.items():
         if 0 < position <= 2 < len(tensor.get_loop_domain()) and tensor not in of_columns:  # an input of one element has none of the loops
             tensor.axis(2).parallelize(ParallelType.serial)  # loads of a row stand before the test of its bounds
-    for tensor in read:
+    for tensor in () if params.is_alone else read:
         limits[tensor] = 3 + (params.cluster_blocks > 1) + params.has_samples
     for tensor in loaded:
         limits[tensor] = 2

@@ -54,6 +54,8 @@ MOST_IDLE_BLOCKS = 64
 """Blocks that are launched even if there are fewer rows: each of them sums partial results of some columns."""
 RESIDENT, ROW_UNROLLS = (1, 2, 3, 4, 6, 8), UNROLLS[:-1]
 """Resident blocks per multiprocessor; rows per thread at once."""
+MOST_BLOCKS_Y = 65535
+"""Blocks of a grid along y, where samples lie whose rows clusters share alone."""
 MOST_REGISTERS_OVER = 1.05
 """Limit of needed over available registers per thread; a third of the kernels at the limit spill."""
 WAYS = (("ahead", False), ("now", False), ("cp_async", False), ("cp_async", True), ("tma", False), ("tma", True), ("tma behind", True))
@@ -106,6 +108,8 @@ class Candidates:
         begins_with_units = facts.begins_with_units and row_bits % 128 == 0 and self.vector * rows.max_dtype_bits >= 128
         self.has_tma = can_bulk and (begins_with_units or self.is_shifted)
         is_float = facts.column_accumulator_bits == 32 * facts.column_results
+        self.has_few_rows = facts.has_samples and 2 * facts.column_accumulator_bits >= rows.iteration_elems * rows.input_bits
+        """True if partial results of several blocks of a sample move as many bytes as reading its rows again."""
         self.column_vector = 4 if rows.reduction_elems % 4 == 0 and not facts.has_single_axes and is_float else 1
         """Columns per thread when partial results are summed."""
 
@@ -164,10 +168,10 @@ class Candidates:
         """Return every candidate whose registers and shared memory the chip has."""
         rows, arch, facts = self.rows, self.arch, self.facts
         given = np.array(self.row_threads(), dtype=np.int64).reshape(-1, 6)
-        groups, resident, unroll = _variants()
+        groups, resident, unroll, alone = _variants(facts.has_samples)
         kinds = len(groups)
         cluster, piece, batches, lanes, threads_y, fill = np.repeat(given, kinds, axis=0).T
-        groups, resident, unroll = (np.tile(values, len(given)) for values in (groups, resident, unroll))
+        groups, resident, unroll, alone = (np.tile(values, len(given)) for values in (groups, resident, unroll, alone))
         of_row = lanes * threads_y
         block = of_row * groups
         fits = (groups == 1) | (of_row <= GROUPED_ROW_THREADS) & (cluster == 1)
@@ -175,8 +179,10 @@ class Candidates:
         fits &= (unroll == 1) | (unroll * groups <= max(1, rows.iteration_elems // 2))
         if self.is_phased:
             fits &= (groups == 1) | (batches == 1)
-        cluster, piece, batches, lanes, threads_y, fill, groups, resident, unroll, block = (
-            values[fits] for values in (cluster, piece, batches, lanes, threads_y, fill, groups, resident, unroll, block)
+        is_alone = (groups * unroll <= rows.iteration_elems) & ((cluster == 1) | (facts.samples <= MOST_BLOCKS_Y))
+        fits &= np.where(alone, is_alone, not self.has_few_rows)
+        cluster, piece, batches, lanes, threads_y, fill, groups, resident, unroll, alone, block = (
+            values[fits] for values in (cluster, piece, batches, lanes, threads_y, fill, groups, resident, unroll, alone, block)
         )
         # shared memory
         tree_bytes: Callable[..., Any] = tree_workspace_bytes  # of arrays, too
@@ -189,10 +195,10 @@ class Candidates:
         has_ring = (stages >= 2) & ((step_bytes <= MOST_STEP_BYTES) | (unroll * groups == 1))
         is_small = (unroll * self.vector * batches <= MOST_ELEMS_IN_REGISTERS) & (room >= 0)
         # blocks
-        seats = clusters_at_once(cluster, arch) * resident // facts.samples  # of a sample
+        seats = np.where(alone, 1, clusters_at_once(cluster, arch) * resident // facts.samples)  # of a sample
         tiles = -(-piece * self.vector // (lanes * self.column_vector))
         wanted = np.maximum(np.minimum(MOST_IDLE_BLOCKS // facts.samples, tiles), -(-rows.iteration_elems // (unroll * groups)))
-        blocks = np.minimum(np.maximum(seats, 1), np.maximum(2, _looked_up(next_power_of_two, wanted)))
+        blocks = np.minimum(np.maximum(seats, 1), np.maximum(2 - alone, _looked_up(next_power_of_two, wanted)))
         if self.is_phased:  # as many of each phase
             blocks = np.maximum(blocks // self.vector, 1) * self.vector
         share = _looked_up(next_power_of_two, -(-piece * self.vector // (self.column_vector * blocks)))
@@ -222,7 +228,7 @@ class Candidates:
         load, again, is_behind, stages = (np.concatenate([np.full(len(way[0]), way[n]) for way in ways]) for n in (1, 2, 3, 4))
         made = Kernels(
             self.is_projected, self.vector, batches[at], lanes[at], threads_y[at], groups[at], unroll[at], blocks[at], load, stages,
-            again, self.column_vector, slots_unroll[at], limit[at], cluster[at], fill[at], is_behind, self.is_phased, self.is_online,
+            again, self.column_vector, slots_unroll[at], limit[at], cluster[at], fill[at], is_behind, self.is_phased, self.is_online, alone[at],
         )  # fmt: skip
         slack = np.where(is_behind, 1.0, self.slack)  # kernels with too few registers spill, and each costs a compilation in the first call
         return made.where((needed_registers(made, self.facts_of_rows) <= limit[at] * slack) & (seats[at] > 0))
@@ -264,12 +270,12 @@ class Candidates:
     def _why_not_samples(self) -> Decline | None:
         """Return why no kernel should have samples with columns of their own, or None."""
         facts, rows = self.facts, self.rows
-        if 2 * facts.column_accumulator_bits >= rows.iteration_elems * rows.input_bits:
-            return Decline(f"partial results of {rows.iteration_elems} rows per sample move as many bytes as reading these rows again")
         if rows.vector_limit_elems < rows.phased_limit_elems and rows.vector_limit_elems * rows.max_dtype_bits <= PHASED_ACCESS_BITS:
             return Decline("rows that begin anywhere, of samples with columns of their own, would be read in narrow accesses")
         if len(self.table().batches) or len(Candidates(facts, self.arch, self.has_tma, self.slack, any_cluster=True).table().batches):
             return None
+        if self.has_few_rows:
+            return Decline(f"partial results of {rows.iteration_elems} rows per sample move as many bytes as reading these rows again")
         return Decline(f"{facts.samples} samples, with columns of their own, need more blocks than run at once")
 
     def last_resort(self) -> InnerOuterParams:
@@ -290,9 +296,9 @@ class Candidates:
 
 
 @functools.cache
-def _variants() -> tuple[np.ndarray, ...]:
-    """Return all combinations of groups, resident blocks and rows of a thread."""
-    return tuple(values.ravel() for values in np.meshgrid(GROUPS, RESIDENT, ROW_UNROLLS, indexing="ij"))
+def _variants(has_samples: bool) -> tuple[np.ndarray, ...]:
+    """Return all combinations of groups, resident blocks, rows of a thread, and whether a block has a sample alone."""
+    return tuple(values.ravel() for values in np.meshgrid(GROUPS, RESIDENT, ROW_UNROLLS, (False, True)[: 1 + has_samples], indexing="ij"))
 
 
 def _looked_up(function: Any, values: np.ndarray) -> np.ndarray:

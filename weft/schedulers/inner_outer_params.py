@@ -28,7 +28,7 @@ class InnerOuterParams:
     vectors are aligned in memory although rows are not; the rows of a block all begin at the same offset in a vector, so that its threads keep their columns
     (`weft.schedule.peel`).
     column_vector_elems, slots_unroll: columns per thread and loads in flight when the partial results are summed. has_samples: samples have columns of their
-    own, and `blocks` are those of one sample.
+    own, and `blocks` are those of one sample. is_alone: one block, or cluster, has all rows of a sample, so that no blocks meet: its threads have the columns.
     """
 
     project_to_inputs: bool
@@ -54,11 +54,17 @@ class InnerOuterParams:
     has_whole_steps: bool = False
     is_online: bool = False
     has_samples: bool = False
+    is_alone: bool = False
 
     @property
     def grid_of_rows(self) -> ParallelType:
         """The blocks of a cluster lie along x, so that rows then go along y."""
         return ParallelType.grid_x if self.cluster_blocks == 1 else ParallelType.grid_y
+
+    @property
+    def grid_of_samples(self) -> ParallelType:
+        """Samples that blocks have alone may be more than fit along z."""
+        return self.grid_of_rows if self.is_alone else ParallelType.grid_z
 
     @property
     def is_tailed(self) -> bool:

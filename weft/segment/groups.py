@@ -36,6 +36,12 @@ def _bits_of(axes: int) -> list[int]:
     return [1 << n for n in range(axes.bit_length()) if axes >> n & 1]
 
 
+def bytes_in_memory(tensor: TensorView, env: Mapping[Sym, Number], memo: dict[Sym, Number] | None = None) -> float:
+    """Return the size of a tensor in memory."""
+    extents = [a.sym for a in no_reductions(tensor.get_logical_domain()) if not a.is_broadcast()]
+    return math.prod([evaluate_int(e, env, memo) for e in extents]) * tensor.dtype().bits / 8
+
+
 def is_alone(expr: Expr) -> bool:
     """True for expressions that are a step by themselves: no kernel computes them."""
     return isinstance(expr, WITHOUT_KERNEL) and not isinstance(expr, (ScanOp, RollOp))
@@ -255,10 +261,7 @@ class Graph:
         """Return the size of a tensor in memory."""
         found = self._bytes.get(tensor)
         if found is None:
-            extents = [a.sym for a in no_reductions(tensor.get_logical_domain()) if not a.is_broadcast()]
-            count = math.prod([evaluate_int(e, self.env, self._memo) for e in extents])
-            found = count * tensor.dtype().bits / 8
-            self._bytes[tensor] = found
+            found = self._bytes[tensor] = bytes_in_memory(tensor, self.env, self._memo)
         return found
 
     def elems(self, tensor: TensorView) -> float:

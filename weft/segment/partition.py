@@ -22,9 +22,10 @@ from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp, WrittenOp
 from ..ir.values import Expr, PointwiseOp, ReductionOp, TensorView, Val, WelfordOp
 from ..ops.torch_ops import entry_of
+from ..schedulers.limits import LAUNCH_BYTES
 from .alike import join_alike, join_small_sums, tie
 from .extract import boundary, extract
-from .groups import Graph, Group, is_alone, is_barrier
+from .groups import Graph, Group, bytes_in_memory, is_alone, is_barrier
 from .plan import KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_inputs
 from .search import join_states, repeat_short_chains, search
 
@@ -46,11 +47,26 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
         found = _make_plan(cut, takes, env, order)
         kept = {name for name, part in parts.items() if _is_beside_rows(found, part, parts.values())}
         if len(kept) == len(parts):
+            if not _are_few(cut, parts.values(), env):
+                whole = _make_plan(fusion, takes, env, order)
+                found = replace(min(found, whole, key=lambda plan: _bytes_moved(plan, env)), declined=(*found.declined, *whole.declined))
             return replace(found, declined=(*found.declined, *tried))
         tried += [part for part in found.declined if _has_parts(part, parts.values(), parts.values())]
         cut, parts = in_two_steps(fusion, kept)
     plan = _make_plan(fusion, takes, env, order)
     return replace(plan, declined=(*plan.declined, *tried)) if tried else plan
+
+
+def _are_few(cut: Fusion, parts: Collection[int], env: Mapping[Sym, Number]) -> bool:
+    """Tell whether the results of first steps, written and read, are fewer bytes than the largest input, which would be read again without them."""
+    moved = 2 * sum(bytes_in_memory(t, env) for t in cut.tensors() if t.name in parts)
+    return moved < max((bytes_in_memory(t, env) for t in cut.tensor_inputs()), default=0)
+
+
+def _bytes_moved(plan: Plan, env: Mapping[Sym, Number]) -> float:
+    """Return the bytes that the kernels of a plan read and write, launches included."""
+    tensors = [t for step in plan.kernels for t in (*step.inputs, *step.outputs) if isinstance(t, TensorView)]
+    return len(plan.kernels) * LAUNCH_BYTES + sum(bytes_in_memory(t, env) for t in tensors)
 
 
 def _is_beside_rows(plan: Plan, name: int, parts: Collection[int]) -> bool:

@@ -45,6 +45,6 @@ def time_ns(w: Work, arch: Arch, c: Fitted = FITTED) -> Any:
     bounds = (memory, w.steps * w.resident * issue, w.steps * chain, late * c.latency * t.dram_latency_ns, w.steps * w.resident * w.shared_clocks / clock)
     together = sum(bound**c.sharpness for bound in bounds) ** (1 / c.sharpness)
     first = t.cooperative_launch_ns + t.block_launch_ns * w.resident + 2 * t.dram_latency_ns + FETCH_NS * instructions
-    meeting = t.grid_meeting_ns + t.grid_block_ns * w.blocks
+    meeting = w.meets * (t.grid_meeting_ns + t.grid_block_ns * w.blocks)
     columns = c.l2 * (w.column_waits * t.l2_latency_ns + w.column_folds * t.barrier_clocks / clock) + 2 * w.partial_bytes / (t.l2_bytes_per_s * 1e-9)
     return first + together + meeting + columns

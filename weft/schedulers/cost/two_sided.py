@@ -45,6 +45,7 @@ class Kernels:
     is_behind: Any = False
     is_phased: Any = False
     is_online: Any = False
+    is_alone: Any = False
 
     def where(self, chosen: Any) -> Kernels:
         """Return the kernels for which `chosen` is true."""
@@ -84,6 +85,10 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
     blocks, in_step = p.blocks * p.cluster_blocks * r.samples, p.row_unroll * p.groups
     seats = clusters_at_once(p.cluster_blocks, arch) * p.cluster_blocks
     steps = np.ceil(r.rows / (p.blocks * in_step))
+    # blocks that have a sample alone come one after the other, and the last ones leave multiprocessors idle
+    at_once = seats * np.maximum(1, arch.registers_per_sm // (p.max_registers * row_threads * p.groups))
+    rounds = np.where(p.is_alone, np.ceil(blocks / at_once), 1)
+    busy = np.where(p.is_alone, blocks / np.ceil(blocks / seats), np.minimum(seats, blocks))
     piece = np.ceil(r.columns / p.cluster_blocks)
     # a thread's share of a step; warps without elements do nothing
     in_warp = np.minimum(WARP_THREADS, row_threads)
@@ -101,10 +106,10 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
     is_ring = p.loads >= CP_ASYNC
     # the final sums: tiles of columns are divided among blocks, partial results of a tile among threads
     turns = np.ceil(np.ceil(piece / (p.column_vector_elems * p.lanes)) / p.blocks) * r.column_results
-    sharing = p.threads_y * p.groups
+    sharing, meets = p.threads_y * p.groups, ~np.asarray(p.is_alone, bool)
     return Work(
         dram_bytes=r.samples * r.rows * r.columns * (r.input_bits + r.output_bits) / 8,
-        sms=np.minimum(seats, blocks), resident=np.ceil(blocks / seats), blocks=blocks, warps=warps, steps=steps,
+        sms=busy, resident=np.ceil(blocks / (seats * rounds)), blocks=blocks, warps=warps, steps=steps * rounds,
         element_instructions=vectors * p.vector_elems * operations,
         access_instructions=accesses,
         row_results=p.row_unroll * r.reductions * r.folds,
@@ -116,11 +121,12 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
         is_behind=p.is_behind,
         depth=np.where(is_ring, p.stages - 1.0 - p.is_behind, 1.0 * (p.loads == AHEAD)),
         bulk_copies=np.where(p.loads == TMA, in_step * r.inputs, 0.0),
-        partial_bytes=r.samples * p.blocks * r.columns * r.column_accumulator_bits / 8,
-        column_waits=turns * np.ceil(p.blocks / (sharing * p.slots_unroll)),
-        column_folds=turns * np.log2(np.maximum(1.0, sharing)),
+        partial_bytes=meets * r.samples * p.blocks * r.columns * r.column_accumulator_bits / 8,
+        column_waits=meets * turns * np.ceil(p.blocks / (sharing * p.slots_unroll)),
+        column_folds=np.where(meets, turns * np.log2(np.maximum(1.0, sharing)), rounds * r.column_results * np.log2(p.groups)),
         needed_registers=needed_registers(p, r),
         max_registers=p.max_registers,
+        meets=meets,
     )  # fmt: skip
 
 

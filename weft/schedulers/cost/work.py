@@ -16,7 +16,7 @@ class Work:
     cluster_clocks: latencies of a step that other warps do not hide: reductions, barriers, loads from shared memory; exchange in a cluster. is_behind: a step
     does the second pass of the previous row while its own sums are exchanged. depth: steps whose loads are in flight during a step; 0: loads begin with the
     step. bulk_copies: issued by one thread in a step. partial_bytes: of partial results, written to and read from L2. column_waits, column_folds: dependent
-    loads, and levels of the reduction, when partial results are summed. needed_registers, max_registers: per thread.
+    loads, and levels of the reduction, when partial results are summed. needed_registers, max_registers: per thread. meets: all blocks wait for each other.
     """
 
     dram_bytes: Any
@@ -41,3 +41,4 @@ class Work:
     column_folds: Any
     needed_registers: Any
     max_registers: Any
+    meets: Any = True
