@@ -7,11 +7,12 @@ instead, it never exists as a whole. Owns when that pays; `moved_lookups.py` rew
 from __future__ import annotations
 
 from ..analysis.op_cost import cost_of
-from ..expr import ZERO, mul, sub
+from ..analysis.plain_copies import only_reader
+from ..expr import ZERO, mul, product, sub
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, BagOp, Fixed, LookupOp, Position
-from ..ir.values import Expr, SqueezeOp, TensorView
-from ..ops.build import logical_axes
+from ..ir.values import Expr, PointwiseOp, ReductionOp, SqueezeOp, TensorView, WelfordOp
+from ..ops.build import cast, logical_axes
 from .lookups_of_sums import move_through_sums
 from .moved_lookups import LookupMover, Made, is_moved, is_plain_broadcast
 
@@ -33,6 +34,8 @@ def move_lookups_up(fusion: Fusion) -> None:
     for expr in fusion.tensor_exprs():
         if isinstance(expr, LookupOp) and _pays(fusion, expr):
             LookupMover(fusion, expr, made).run()
+        elif isinstance(expr, LookupOp):
+            _narrow_before(fusion, expr)
     for expr in move_through_sums(fusion):
         if _pays(fusion, expr):
             LookupMover(fusion, expr, made).run()
@@ -119,8 +122,43 @@ def _pays(fusion: Fusion, expr: LookupOp) -> bool:
     if cost_of(chain.values(), ()).instructions > MOST_INSTRUCTIONS:
         return False
     live = set(map(id, fusion.tensor_exprs()))
-    is_shared = source in fusion.outputs() or any(id(use) in live and not isinstance(use, LookupOp) for use in source.uses())
-    return not is_shared or sum(_extent_count(t) >= _extent_count(source) for t in ends) <= MOST_SOURCES_OF_A_SHARED_TENSOR
+    if source not in fusion.outputs() and not any(id(use) in live and not isinstance(use, LookupOp) for use in source.uses()):
+        return True
+    whole = [t for t in ends if _extent_count(t) >= _extent_count(source)]
+    if any(isinstance(t.definition(), (ReductionOp, WelfordOp)) for t in ends) and _is_most_of(expr.tensor_outputs[0], source):
+        narrow = _only_narrowed(fusion, expr)
+        stored = source.dtype() if narrow is None else narrow.tensor_outputs[0].dtype()
+        return sum(t.dtype().bits for t in whole) <= 2 * stored.bits
+    return len(whole) <= MOST_SOURCES_OF_A_SHARED_TENSOR
+
+
+def _is_most_of(part: TensorView, source: TensorView) -> bool:
+    """Tell whether a lookup reads more than half of its source, as far as is known."""
+    extents = [[a.logical_extent for a in logical_axes(t) if not a.is_broadcast()] for t in (part, source)]
+    count, of = (product(found) for found in extents)
+    is_known = count.is_const and of.is_const
+    return 2 * count.value > of.value if is_known else len(extents[0]) >= len(extents[1])  # type: ignore[operator]
+
+
+def _only_narrowed(fusion: Fusion, lookup: LookupOp) -> PointwiseOp | None:
+    """Return the cast to a narrower type that alone needs the result of a lookup, or None."""
+    part = lookup.tensor_outputs[0]
+    use = next(iter(part.uses()), None)
+    if lookup.is_masked or not isinstance(use, PointwiseOp) or use.op_name != "cast" or part in fusion.outputs() or not only_reader(part, use):
+        return None
+    return use if use.tensor_outputs[0].dtype().bits < part.dtype().bits else None
+
+
+def _narrow_before(fusion: Fusion, lookup: LookupOp) -> None:
+    """Let a lookup that stays read what its result is cast to, which is fewer bytes to store."""
+    cast_after = _only_narrowed(fusion, lookup)
+    if cast_after is None or not is_moved(lookup.source.definition()):
+        return
+    out = cast_after.tensor_outputs[0]
+    narrow = cast(fusion, lookup.source, out.dtype())
+    fusion.remove(cast_after)
+    fusion.remove(lookup)
+    fusion.register(LookupOp([narrow, *lookup.inputs[1:]], [out], **lookup.attributes))
 
 
 def _extent_count(tensor: TensorView) -> int:

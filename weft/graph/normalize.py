@@ -33,6 +33,7 @@ from .rolls import find_rolls, place_rolls
 from .scatters import scatter_in_kernels
 from .selections import select_by_position
 from .shared_positions import separate_positions
+from .sliced_sums import slice_shared_sums
 from .squeezes import fold_squeezes
 
 
@@ -49,7 +50,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     Before: axes may be open; slices, pads, cats, reshapes as the user wrote them. After: inputs, outputs and names of tensors are the same; every axis
     is decided; a tensor with factored axes has `TensorDomain.user`; reshapes remain only if their sizes do not factor; no CatOp remains; lookups read tensors
     in memory, where that is profitable; topks of a few values are reductions, sums that pick one element are lookups; scatters are writes into a copy;
-    sums that differ only in factors of their results are one sum, as are sums whose results are added; a reduction of a reduction is one; positions are counted
+    sums that differ only in factors of their results are one sum, as are sums whose results are added; sums of slices are slices of a sum that is there; a reduction of a reduction is one; positions are counted
     once for each axis that they are used along; rotations are of inputs, where possible, or else of what a kernel writes.
     Errors: those of `concretize`.
     """
@@ -82,6 +83,7 @@ def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
         fold_at_once(fusion)
     share_factored_sums(fusion)
     join_sums(fusion)
+    slice_shared_sums(fusion)
     move_lookups_up(fusion)
     place_rolls(fusion)
     separate_positions(fusion)
