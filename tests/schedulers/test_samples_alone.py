@@ -1,15 +1,24 @@
-"""Rows and columns of samples, each of which one block reduces alone, so that no blocks meet."""
+"""Rows and columns of samples, each of which one block, or cluster, reduces alone, so that no blocks meet."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from test_columns_of_samples import adaptive_norm_backward, adaptive_norm_in_float64, adaptive_norm_inputs, run
-from two_sided_fusions import WAYS, forced
+from test_columns_of_samples import DTYPES, adaptive_norm_backward, adaptive_norm_in_float64, adaptive_norm_inputs, run
+from two_sided_fusions import WAYS, forced, numbers
 
+from weft import FusionDefinition
+from weft.arch import H200
 from weft.options import options
+from weft.schedulers.inner_outer import InnerOuterPersistent
+from weft.schedulers.inner_outer_params import InnerOuterParams
 
-ALONE = {"blocks": 1, "has_samples": True, "is_alone": True}
+ALONE = {"blocks": 1, "is_alone": True}
+
+
+def params_of(fd: FusionDefinition) -> InnerOuterParams:
+    (kernel,) = fd.fec.kernel_runtimes[-1:]
+    return kernel.proposal.params
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -20,3 +29,62 @@ def test_every_way_is_right_and_gives_the_same_bits_in_every_run(way):
     with forced(way, **ALONE), options(check="races"):
         first = run(fd, inputs, adaptive_norm_in_float64(inputs), torch.bfloat16)
         assert all(torch.equal(a, b) for a, b in zip(first, fd.execute(inputs)))
+    (kernel,) = fd.fec.kernel_runtimes
+    assert not kernel.program.cooperative and "meet_grid" not in kernel.program.text
+
+
+@pytest.mark.parametrize("samples, rows, columns", [(9, 2, 136), (3, 5, 128), (70, 6, 40), (2, 33, 27), (1500, 8, 32), (1, 4, 520), (11, 7, 31)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_samples_of_few_rows_and_more_samples_than_blocks_at_once(samples, rows, columns, dtype):
+    inputs = adaptive_norm_inputs(samples, rows, columns, dtype)
+    fd = adaptive_norm_backward(dtype)
+    with options(strict_schedules=True):
+        run(fd, inputs, adaptive_norm_in_float64(inputs), dtype)
+    assert params_of(fd).is_alone or rows > 5
+
+
+@pytest.mark.parametrize("columns", [31, 7, 24])
+def test_bias_per_head_of_short_rows_of_any_length(columns):
+    """Swin: windows of 7 x 7 pixels, of which queries and heads are the samples. Keys are a part of wider rows."""
+    with FusionDefinition() as fd:
+        p, g = (fd.define_tensor([-1] * 4, contiguity=[True, True, True, True]) for _ in range(2))
+        pg = fd.ops.mul(p, g)
+        d = fd.ops.sub(pg, fd.ops.mul(p, fd.ops.sum(pg, [3], True)))
+        fd.add_output(d)
+        fd.add_output(fd.ops.sum(d, [0]))
+    p, g = numbers(13, 3, 6, columns).softmax(3), numbers(13, 3, 6, columns)
+    pg = p.double() * g.double()
+    d = pg - p.double() * pg.sum(3, keepdim=True)
+    run(fd, [p, g], [d, d.sum(0)], torch.float32)
+
+
+@pytest.mark.parametrize("more", [{}, {"groups": 4, "lanes": 32, "threads_y": 1}, {"groups": 2, "row_unroll": 2}], ids=str)
+def test_other_work_on_columns(more):
+    """Column results of several kinds meet each other, a value per sample and column, and one per column."""
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        x = fd.define_tensor([-1] * 3, contiguity=[False, True, True])
+        scale, w = fd.define_tensor([-1] * 2, contiguity=True), fd.define_tensor([-1], contiguity=True)
+        y = ops.mul(x, ops.broadcast_in_dim(ops.mul(scale, ops.broadcast(w, [True, False])), x.shape(), [0, 2]))
+        total = ops.sum(y, [2])
+        fd.add_output(ops.sub(y, ops.broadcast(total, [False, False, True])))
+        fd.add_output(total)
+        most = ops.max(y, [1])
+        fd.add_output(ops.add(ops.mul(ops.sum(ops.mul(y, x), [1]), scale), most))
+        fd.add_output(most)
+    x, scale, w = numbers(5, 13, 128)[:, :11], numbers(5, 128), numbers(128)
+    y = x.double() * (scale.double() * w.double())[:, None]
+    wanted = [y - y.sum(2, keepdim=True), y.sum(2), (y * x.double()).sum(1) * scale.double() + y.amax(1), y.amax(1)]
+    with forced("loaded when needed", **{"lanes": 8, "threads_y": 4, **ALONE, **more}):
+        run(fd, [x, scale, w], wanted, torch.float32)
+
+
+@pytest.mark.parametrize("samples, rows, is_alone", [(1024, 8, True), (4000, 64, True), (32, 1024, False), (8, 64, False)])
+def test_a_block_has_a_sample_alone_where_there_are_many_samples(samples, rows, is_alone):
+    fusion = adaptive_norm_backward(torch.bfloat16).fusion
+    shapes = [(samples, rows, 1024), (samples, rows, 1024), (samples, 1024), (samples, rows), (samples, rows)]
+    sizes = {axis.sym: extent for t, shape in zip(fusion.inputs(), shapes) for axis, extent in zip(t.get_logical_domain(), shape)}
+    scheduler = InnerOuterPersistent()
+    analysis = scheduler.analyze(fusion)
+    assert scheduler.accept(analysis, sizes, {}, H200) is None
+    assert scheduler.choose(analysis, sizes, {}, H200)[0].is_alone is is_alone

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..arch import BULK_BYTES, CP_ASYNC_BYTES, LINE_BYTES, MOST_SPILL_BYTES, REGISTER_BYTES, SECTOR_BYTES, WARP_THREADS, Arch
-from ..schedule.peel import PHASED_ACCESS_BITS, fill_of_parts, gains_by_phase, row_vectors
+from ..schedule.peel import fill_of_parts, gains_by_phase, row_vectors
 from .cost.parts import clusters_at_once
 from .cost.two_sided import Kernels, Rows, needed_registers
 from .inner_outer_params import LOADS, InnerOuterParams
@@ -270,7 +270,7 @@ class Candidates:
     def _why_not_samples(self) -> Decline | None:
         """Return why no kernel should have samples with columns of their own, or None."""
         facts, rows = self.facts, self.rows
-        if rows.vector_limit_elems < rows.phased_limit_elems and rows.vector_limit_elems * rows.max_dtype_bits <= PHASED_ACCESS_BITS:
+        if gains_by_phase(rows.reduction_elems, rows.vector_limit_elems, rows.phased_limit_elems, rows.max_dtype_bits):  # which a kernel for rows alone has
             return Decline("rows that begin anywhere, of samples with columns of their own, would be read in narrow accesses")
         if len(self.table().batches) or len(Candidates(facts, self.arch, self.has_tma, self.slack, any_cluster=True).table().batches):
             return None
