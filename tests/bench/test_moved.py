@@ -31,6 +31,25 @@ def test_windows_patches_and_shared_keys_move_once(function: moved.Function) -> 
     assert all(row["ratio"] < 1.02 for row in rows), rows
 
 
+def test_gradients_of_positions_cost_no_second_reading() -> None:
+    """Partial results of each position are of 4 bytes: many beside 8 samples of 2 bytes, few beside 64. Then ViT's sizes, and odd ones."""
+    with options(chip="H200"):
+        _, words = moved.moved(moved.norm_of_words, moved.FUNCTIONS[moved.norm_of_words])
+        _, patches = moved.moved(moved.norm_of_patches, moved.FUNCTIONS[moved.norm_of_patches])
+        _, odd = moved.moved(moved.norm_of_patches, ((64, 143, 764), (1, 1, 764), (1, 144, 764), (764,), (764,)))
+        _, few = moved.moved(moved.norm_of_words, ((2, 1024, 1024), (1024, 1024), (1024,), (1024,)))
+    assert len(words["kernels"]) == 2 and words["ratio"] < 1.35, words
+    assert all(len(row["kernels"]) == 3 and row["ratio"] < 1.1 for row in (patches, odd)), (patches, odd)
+    assert few["ratio"] < 2.3, few
+
+
+def test_a_bias_per_head_of_short_odd_rows_moves_once() -> None:
+    """Swin: windows of 49 pixels, 32 heads."""
+    with options(chip="H200"):
+        _, backward = moved.moved(moved.biased_softmax, ((64, 32, 49, 49), (32, 49, 49)))
+    assert len(backward["kernels"]) == 1 and backward["ratio"] < 1.02, backward
+
+
 def test_the_place_of_the_largest_of_all_is_found_in_one_reading() -> None:
     with options(chip="H200"), moved.counting() as counted, moved.torch.no_grad():
         x = moved.torch.zeros(4096, 4096, dtype=moved.BF16)

@@ -121,23 +121,28 @@ def _pays(fusion: Fusion, expr: LookupOp) -> bool:
             return False
     if cost_of(chain.values(), ()).instructions > MOST_INSTRUCTIONS:
         return False
-    live = set(map(id, fusion.tensor_exprs()))
-    if source not in fusion.outputs() and not any(id(use) in live and not isinstance(use, LookupOp) for use in source.uses()):
-        return True
     whole = [t for t in ends if _extent_count(t) >= _extent_count(source)]
-    if any(isinstance(t.definition(), (ReductionOp, WelfordOp)) for t in ends) and _is_most_of(expr.tensor_outputs[0], source):
+    if _is_of_other_rows(expr, ends):
         narrow = _only_narrowed(fusion, expr)
         stored = source.dtype() if narrow is None else narrow.tensor_outputs[0].dtype()
         return sum(t.dtype().bits for t in whole) <= 2 * stored.bits
-    return len(whole) <= MOST_SOURCES_OF_A_SHARED_TENSOR
+    live = set(map(id, fusion.tensor_exprs()))
+    is_shared = source in fusion.outputs() or any(id(use) in live and not isinstance(use, LookupOp) for use in source.uses())
+    return not is_shared or len(whole) <= MOST_SOURCES_OF_A_SHARED_TENSOR
 
 
-def _is_most_of(part: TensorView, source: TensorView) -> bool:
-    """Tell whether a lookup reads more than half of its source, as far as is known."""
-    extents = [[a.logical_extent for a in logical_axes(t) if not a.is_broadcast()] for t in (part, source)]
-    count, of = (product(found) for found in extents)
-    is_known = count.is_const and of.is_const
-    return 2 * count.value > of.value if is_known else len(extents[0]) >= len(extents[1])  # type: ignore[operator]
+def _is_of_other_rows(expr: LookupOp, ends: set[TensorView]) -> bool:
+    """Tell whether a lookup is a slice of most rows of a normalization: the kernel that reduces all rows cannot store only these, but it can store all, which
+    may be fewer bytes than reading again what they are computed from. ends: what the source is computed from."""
+    axes, part = logical_axes(expr.source), logical_axes(expr.tensor_outputs[0])
+    if expr.is_masked or len(axes) != len(part) or not all(isinstance(p, Along) and p.axis == d for d, p in enumerate(expr.positions)):
+        return False
+    sums = [t.get_logical_domain() for t in ends if isinstance(t.definition(), (ReductionOp, WelfordOp))]
+    folded = {d for domain in sums if len(domain) == len(axes) for d, a in enumerate(domain) if a.is_reduction()}
+    is_cut = [a.logical_extent is not b.logical_extent for a, b in zip(axes, part)]
+    count, of = (product(a.logical_extent for a in each) for each in (part, axes))
+    is_most = 2 * count.value > of.value if count.is_const and of.is_const else True  # type: ignore[operator]
+    return bool(folded) and any(is_cut) and not any(is_cut[d] for d in folded) and is_most
 
 
 def _only_narrowed(fusion: Fusion, lookup: LookupOp) -> PointwiseOp | None:
@@ -152,7 +157,7 @@ def _only_narrowed(fusion: Fusion, lookup: LookupOp) -> PointwiseOp | None:
 def _narrow_before(fusion: Fusion, lookup: LookupOp) -> None:
     """Let a lookup that stays read what its result is cast to, which is fewer bytes to store."""
     cast_after = _only_narrowed(fusion, lookup)
-    if cast_after is None or not is_moved(lookup.source.definition()):
+    if cast_after is None or lookup.source in fusion.outputs() or not is_moved(lookup.source.definition()):
         return
     out = cast_after.tensor_outputs[0]
     narrow = cast(fusion, lookup.source, out.dtype())

@@ -285,13 +285,15 @@ class Candidates:
         batches = ceil_div(piece, FULL_BLOCK_THREADS)
         lanes, threads_y = self.shape(ceil_div(piece, batches))
         groups = max(1, 32 // (lanes * threads_y))
-        seats = max(1, int(clusters_at_once(cluster, self.arch)) // self.facts.samples)
-        blocks = min(seats, max(2, next_power_of_two(ceil_div(self.rows.iteration_elems, groups))))
+        seats = int(clusters_at_once(cluster, self.arch)) // self.facts.samples
+        is_alone = self.facts.has_samples and (seats < 2 or self.has_few_rows)
+        blocks = 1 if is_alone else min(max(1, seats), max(2, next_power_of_two(ceil_div(self.rows.iteration_elems, groups))))
         rounds = ceil_div(blocks, threads_y * groups)
         return InnerOuterParams(
             self.is_projected, self.vector, batches, lanes, threads_y, groups, 1, blocks, "now", 1, False, "late", self.column_vector,
             ceil_div(rounds, ceil_div(rounds, MOST_SLOTS_UNROLL)), self.arch.registers_per_thread(lanes * threads_y * groups), cluster,
             fill_of_parts(self.piece_vectors(1), batches, lanes * threads_y, lanes * threads_y, piece), has_samples=self.facts.has_samples,
+            is_alone=is_alone,
         )  # fmt: skip
 
 
