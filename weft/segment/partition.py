@@ -47,7 +47,7 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
         found = _make_plan(cut, takes, env, order)
         kept = {name for name, part in parts.items() if _is_beside_rows(found, part, parts.values())}
         if len(kept) == len(parts):
-            if not _are_few(cut, parts.values(), env):
+            if not _are_few(found, parts.values(), env):
                 whole = _make_plan(fusion, takes, env, order)
                 found = replace(min(found, whole, key=lambda plan: _bytes_moved(plan, env)), declined=(*found.declined, *whole.declined))
             return replace(found, declined=(*found.declined, *tried))
@@ -57,10 +57,11 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
     return replace(plan, declined=(*plan.declined, *tried)) if tried else plan
 
 
-def _are_few(cut: Fusion, parts: Collection[int], env: Mapping[Sym, Number]) -> bool:
-    """Tell whether the results of first steps, written and read, are fewer bytes than the largest input, which would be read again without them."""
-    moved = 2 * sum(bytes_in_memory(t, env) for t in cut.tensors() if t.name in parts)
-    return moved < max((bytes_in_memory(t, env) for t in cut.tensor_inputs()), default=0)
+def _are_few(plan: Plan, parts: Collection[int], env: Mapping[Sym, Number]) -> bool:
+    """Tell whether the results of first steps, written and read, are fewer bytes than an input of their kernels, which would be read again without them."""
+    steps = [step for step in plan.kernels if any(t.name in parts for t in step.outputs)]
+    moved = 2 * sum(bytes_in_memory(t, env) for step in steps for t in step.outputs if t.name in parts)
+    return moved < max((bytes_in_memory(t, env) for step in steps for t in step.inputs if isinstance(t, TensorView)), default=0)
 
 
 def _bytes_moved(plan: Plan, env: Mapping[Sym, Number]) -> float:
