@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arch import BULK_BYTES, CP_ASYNC_BYTES, LINE_BYTES, MOST_SPILL_BYTES, REGISTER_BYTES, SECTOR_BYTES, WARP_THREADS, Arch
+from ..arch import BULK_BYTES, CP_ASYNC_BYTES, LINE_BYTES, MAX_GRID, MOST_SPILL_BYTES, REGISTER_BYTES, SECTOR_BYTES, WARP_THREADS, Arch
 from ..schedule.peel import fill_of_parts, gains_by_phase, row_vectors
 from .cost.parts import clusters_at_once
 from .cost.two_sided import Kernels, Rows, needed_registers
@@ -54,8 +54,6 @@ MOST_IDLE_BLOCKS = 64
 """Blocks that are launched even if there are fewer rows: each of them sums partial results of some columns."""
 RESIDENT, ROW_UNROLLS = (1, 2, 3, 4, 6, 8), UNROLLS[:-1]
 """Resident blocks per multiprocessor; rows per thread at once."""
-MOST_BLOCKS_Y = 65535
-"""Blocks of a grid along y, where samples lie whose rows clusters share alone."""
 MOST_REGISTERS_OVER = 1.05
 """Limit of needed over available registers per thread; a third of the kernels at the limit spill."""
 WAYS = (("ahead", False), ("now", False), ("cp_async", False), ("cp_async", True), ("tma", False), ("tma", True), ("tma behind", True))
@@ -179,7 +177,8 @@ class Candidates:
         fits &= (unroll == 1) | (unroll * groups <= max(1, rows.iteration_elems // 2))
         if self.is_phased:
             fits &= (groups == 1) | (batches == 1)
-        is_alone = (groups * unroll <= rows.iteration_elems) & ((cluster == 1) | (facts.samples <= MOST_BLOCKS_Y))
+        # samples lie along y if clusters have them alone
+        is_alone = (groups * unroll <= rows.iteration_elems) & ((cluster == 1) | (facts.samples <= MAX_GRID[1]))
         fits &= np.where(alone, is_alone, not self.has_few_rows)
         cluster, piece, batches, lanes, threads_y, fill, groups, resident, unroll, alone, block = (
             values[fits] for values in (cluster, piece, batches, lanes, threads_y, fill, groups, resident, unroll, alone, block)
