@@ -176,3 +176,15 @@ def test_refused(make: Any, words: str) -> None:
     with pytest.raises(BadIndex, match=words), FusionDefinition() as fd:
         given = fd.from_pytorch(x), fd.from_pytorch(i), fd.from_pytorch(x > 0)
         fd.add_output(make(fd.ops, *given))
+
+
+@pytest.mark.parametrize("dtype", [DataType.BFloat16, DataType.Half])
+def test_sums_of_computed_rows_are_rounded_once(dtype: DataType) -> None:
+    """The sum is in float32 although only its cast is needed."""
+    x, order = torch.full((64, 8), 0.3), torch.arange(64)
+    first, end = torch.tensor([0]), torch.tensor([64])
+    with FusionDefinition() as fd:
+        a, f, e, i = (fd.from_pytorch(t) for t in (x, first, end, order))
+        fd.add_output(fd.ops.cast(fd.ops.bag_sum(fd.ops.mul(a, 3.0), f, e, i), dtype=dtype))
+    (out,) = fd.execute([x, first, end, order])
+    assert torch.equal(out, (x * 3.0).double().sum(0, keepdim=True).to(out.dtype))
