@@ -43,6 +43,18 @@ def test_gradients_of_positions_cost_no_second_reading() -> None:
     assert few["ratio"] < 2.3, few
 
 
+def test_columns_that_a_reader_looks_up_are_no_kernels() -> None:
+    """A lookup of one column in eight shares few bytes with a sum of all columns, so it belongs to its reader: the gradient of a router is two kernels, not ten."""
+
+    def router(x: moved.torch.Tensor) -> moved.torch.Tensor:
+        share = x.float().softmax(-1).topk(8, -1).values
+        return share / share.sum(-1, keepdim=True)
+
+    with options(chip="H200"):
+        _, backward = moved.moved(router, ((4096, 64),))
+    assert len(backward["kernels"]) == 2, backward
+
+
 def test_a_bias_per_head_of_short_odd_rows_moves_once() -> None:
     """Swin: windows of 49 pixels, 32 heads."""
     with options(chip="H200"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from weft.options import options
 
@@ -22,9 +23,14 @@ def test_the_regions_of_a_block_are_counted_forward_and_backward() -> None:
     assert norms and all(0.9 < row["ratio"] < moved_models.LEAST_RATIO for row in norms)
 
 
+class Sorted(moved_models.torch.nn.Linear):
+    def forward(self, x: Any) -> Any:
+        return (super().forward(x).sort(-1).values * 2).sum()
+
+
 def test_an_op_that_stays_with_torch_is_named() -> None:
     with moved_models.torch.device("meta"):
-        model = moved_models.Llama(256, 4, 2, 512, 4096, has_norms=True)
+        model = Sorted(256, 256)
     with options(chip="H200"):
-        rows = list(moved_models.regions_of(model, moved_models._tokens(1, 64), is_autocast=False))
-    assert [row["name"] for row in rows if row["why"]] == ["aten.embedding_dense_backward.default"]
+        rows = list(moved_models.regions_of(model, moved_models._wide((4096, 256)), is_autocast=False))
+    assert "aten.sort.default" in {row["name"] for row in rows if row["why"]}, rows

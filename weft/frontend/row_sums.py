@@ -23,8 +23,8 @@ aten = torch.ops.aten
 LEAST_BYTES = 64
 """Of a row, so that sums are of rows: a thread adds 16 bytes of each. Single elements stay with torch."""
 LEAST_CHUNK, USUAL_CHUNK = 32, 64
-"""Rows that are added one after the other before the sum is split; the second if their number is not known. Else about half the root of their number: if all are
-one row, there are two steps of similar length, and the rows of most sums are fewer."""
+"""Rows that are added one after the other before the sum is split; the second if their number is not known. Else about half the root of their number: if all
+are one row, there are two steps of similar length, and the rows of most sums are fewer."""
 
 
 def sum_rows(graph: Graph) -> None:

@@ -149,7 +149,9 @@ def _only_narrowed(fusion: Fusion, lookup: LookupOp) -> PointwiseOp | None:
     """Return the cast to a narrower type that alone needs the result of a lookup, or None."""
     part = lookup.tensor_outputs[0]
     use = next(iter(part.uses()), None)
-    if isinstance(lookup, BagOp) or lookup.is_masked or not isinstance(use, PointwiseOp) or use.op_name != "cast" or part in fusion.outputs() or not only_reader(part, use):
+    if isinstance(lookup, BagOp) or lookup.is_masked or part in fusion.outputs():
+        return None
+    if not isinstance(use, PointwiseOp) or use.op_name != "cast" or not only_reader(part, use):
         return None
     return use if use.tensor_outputs[0].dtype().bits < part.dtype().bits else None
 

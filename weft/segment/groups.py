@@ -20,7 +20,7 @@ from ..compiler import WITHOUT_KERNEL
 from ..expr import Number, Sym, evaluate_int
 from ..ir.block_ops import BlockSampleOp, loop_sources
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import RollOp, ScanOp, ScatterStoreOp
+from ..ir.graph_ops import BagOp, LookupOp, RollOp, ScanOp, ScatterStoreOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
 )  # fmt: skip
@@ -96,6 +96,12 @@ def _with_one_folded_loop(links: Links) -> Links:
     return [(bit, tensors, True) for bit, tensors in folded.items()] + [link for link in links if not link[2]]
 
 
+def _joined_lookups(a: Group, b: Group) -> dict[TensorView, float]:
+    """Return what both groups read by lookups only."""
+    found = {t: count for t, count in a.looked_up.items() if t not in b.reads} | {t: count for t, count in b.looked_up.items() if t not in a.reads}
+    return found | {t: count + b.looked_up[t] for t, count in a.looked_up.items() if t in b.looked_up}
+
+
 @dataclass(frozen=True)
 class Alike:
     """One of several joined groups whose loops have equal sizes. reference: a tensor that it writes, with all of its loops."""
@@ -113,7 +119,8 @@ class Group:
     folded: the reductions of the definition in it, as a bit set; spread: those whose results are broadcast over the reduced axes again in it. scatters: it
     writes at positions that an index gives. scans: it has a running fold. repeated: expressions of other groups that this one recomputes. links: axis (a
     bit) -> sets of tensors that share a loop over it within the group, and whether a reduction of the group has that loop. parts: the groups of equal loops
-    that were joined (`alike.py`). fold: one of its reductions. tied: tensors whose loops are tied (`analysis.axes.TIE`).
+    that were joined (`alike.py`). fold: one of its reductions. tied: tensors whose loops are tied (`analysis.axes.TIE`). looked_up: tensors that only lookups
+    read -> the bytes that these read, which may be a small part of the tensor.
     """
 
     anchors: list[Expr]
@@ -133,6 +140,7 @@ class Group:
     parts: list[Alike] = field(default_factory=list)
     fold: Expr | None = None
     tied: list[TensorView] = field(default_factory=list)
+    looked_up: dict[TensorView, float] = field(default_factory=dict)
     version: int = 0
     is_alive: bool = True
 
@@ -184,6 +192,8 @@ class Graph:
         barred.update(expr.read_whole)
         group = Group([expr], place, place, reads, barred, set(expr.tensor_outputs), is_single=is_alone(expr))
         group.scatters, group.scans = isinstance(expr, ScatterStoreOp), isinstance(expr, ScanOp)
+        if isinstance(expr, LookupOp) and not isinstance(expr, BagOp) and expr.source not in map(self.root, expr.read_by_loops):
+            group.looked_up[expr.source] = self.elems(expr.tensor_outputs[0]) * expr.source.dtype().bits / 8
         group.spread = self._spread(expr, reads)
         is_fold = isinstance(expr, (ReductionOp, WelfordOp))
         every, reduced = self._fold(expr) if is_fold else (0, 0)
@@ -290,11 +300,15 @@ class Graph:
         own = set(groups)
         return {t for group in groups for t in group.produced if t in self.outputs or self.readers.get(t, set()) - own}
 
+    def read_bytes(self, group: Group, tensor: TensorView) -> float:
+        """Return how many bytes of a tensor a group reads, about: lookups may read less than all, and each byte is read once."""
+        return min(self.bytes(tensor), group.looked_up.get(tensor, self.bytes(tensor)))
+
     def saved(self, a: Group, b: Group) -> float:
         """Return the bytes that one kernel for two groups saves, a launch included."""
         if len(a.reads) > len(b.reads):
             a, b = b, a
-        saved = float(LAUNCH_BYTES) + sum(self.bytes(t) for t in a.reads if t in b.reads)
+        saved = float(LAUNCH_BYTES) + sum(min(self.read_bytes(a, t), self.read_bytes(b, t)) for t in a.reads if t in b.reads)
         for producer, consumer in ((a, b), (b, a)):
             for tensor in consumer.reads:
                 if tensor in producer.produced:
@@ -410,6 +424,7 @@ class Graph:
             readers.add(a)
         for tensor in b.produced:
             self.writer[tensor] = a
+        a.looked_up = _joined_lookups(a, b)
         a.anchors += b.anchors
         a.repeated += [e for e in b.repeated if e not in a.repeated]
         a.first = min(a.first, b.first)
