@@ -161,6 +161,16 @@ def reflected(x: Tensor) -> Tensor:
 
 
 @case(R(16, 64, 128, 128))
+def continued(x: Tensor) -> Tensor:
+    return F.pad(x, (1, 1, 1, 1), mode="replicate") * 2
+
+
+@case(R(16, 64, 128, 128))
+def wrapped(x: Tensor) -> Tensor:
+    return F.pad(x, (1, 1, 1, 1), mode="circular") * 2
+
+
+@case(R(16, 64, 128, 128))
 def padded(x: Tensor) -> Tensor:
     return F.relu(F.pad(x, (1, 1, 1, 1)))
 

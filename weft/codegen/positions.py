@@ -15,7 +15,7 @@ from ..ir.graph_ops import At, LookupOp, ScatterStoreOp
 from ..ir.values import IotaOp, no_reductions
 from ..lower.kernel_ir import Access, Buffer, Op, Scan
 from ..lower.kernel_sync import HandOverTotal, ScanFold, TakeTotals
-from ..lower.lookups import checked_positions, position_variable, scatter_variable
+from ..lower.lookups import checked_positions, inside_positions, position_variable, scatter_variable
 from ..lower.scans import accumulator
 from .scalars import is_host
 
@@ -43,17 +43,18 @@ def linear(kinds: list, dims: str) -> tuple[str, str]:
 
 def look_up(writer: Any, s: Op, expr: LookupOp, depth: int) -> None:
     """Write the load of an element, or a vector, at computed positions; outside of a masked source the fill value."""
-    checked = checked_positions(expr)
+    checked, inside = checked_positions(expr), inside_positions(expr)
     operands = dict.fromkeys(p.operand for p in expr.positions if isinstance(p, At))
     inner = depth + bool(operands)
-    if operands:
+    if checked:
         writer.blocks["lookup"] = None
+    if operands:
         writer.emit(depth, "{")
     for operand in operands:
         place = s.operands[operand]
         text = writer.read(place, place.buffer.dtype)  # type: ignore[union-attr]
-        ctype = writer.scalars.index_ctype if operand in checked else "long long"
-        value = f"weft::position<{ctype}>({text}, {writer.scalars.index(checked[operand])})" if operand in checked else text
+        ctype = writer.scalars.index_ctype if operand in checked or operand in inside else "long long"
+        value = f"weft::position<{ctype}>({text}, {writer.scalars.index(checked[operand])})" if operand in checked else f"({ctype})({text})"
         writer.emit(inner, f"const {ctype} {position_variable(expr, operand).payload} = {value};")
     load_inside(writer, s, expr, inner)
     if operands:

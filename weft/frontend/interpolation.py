@@ -1,5 +1,6 @@
 """Images of another size. Nearest neighbour, enlarged by whole numbers: each pixel is repeated, which kernels do by views, and whose gradient is a sum over
-windows. Linear interpolation, to any known size: one operator, whose gradient is a sum over windows, too (`linear_images.py`).
+windows. Linear interpolation, to any known size: one operator, whose gradient is a sum over windows, too (`linear_images.py`). Padded with the pixels of the
+other end: one operator, too (`wrapped_pads.py`).
 
 torch's decomposition computes indices of pixels instead, and its gradient adds into rows that an index names, which sorts the index first.
 Read first: `enlarge_images`.
@@ -22,12 +23,15 @@ _SIGNATURE = inspect.signature(F.interpolate)
 
 
 def enlarge_images(gm: GraphModule) -> None:
-    """Replace `interpolate` by whole factors in a Dynamo graph, in place; memory formats stay."""
+    """Replace `interpolate` by whole factors, and circular pads, in a Dynamo graph, in place; memory formats stay."""
     calls = [(node, _named(node)) for node in gm.graph.nodes if node.target is F.interpolate]
     found = [(node, named["input"], factors) for node, named in calls if (factors := _factors(node, named)) is not None]
     for node, image, factors in found:
         (_interpolate if _named(node)["mode"] in LINEAR else _repeat)(gm, node, image, factors)
-    if found:
+    pads = [node for node in gm.graph.nodes if node.target is torch._C._nn.pad and _is_wrapped(*node.args, **node.kwargs)]
+    for node in pads:
+        _wrap(gm, node, *node.args[:2])
+    if found or pads:
         gm.recompile()
 
 
@@ -76,6 +80,25 @@ def _format_of(x: torch.Tensor) -> torch.memory_format | None:
         return torch.contiguous_format
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     return last if last is not None and x.is_contiguous(memory_format=last) else None
+
+
+def _is_wrapped(image: Any, pad: Any = (), mode: str = "constant", value: Any = None) -> bool:
+    """True for pads with pixels of the other end whose sizes are known, by no more than the image."""
+    x = image.meta.get("example_value") if isinstance(image, Node) else None
+    if mode != "circular" or not isinstance(x, torch.Tensor) or x.is_complex() or len(pad) != 2 * (x.dim() - 2):
+        return False
+    sizes = [n for n in reversed(x.shape[2:]) for _ in range(2)]
+    return all(isinstance(n, int) and isinstance(width, int) and 0 <= width <= n for n, width in zip(sizes, pad))
+
+
+def _wrap(gm: GraphModule, node: Node, image: Node, widths: Any) -> None:
+    from . import wrapped_pads  # noqa: F401  (as below)
+
+    with gm.graph.inserting_before(node):
+        value = gm.graph.call_function(torch.ops.weft.pad_wrapped.default, (image, list(widths)))
+    value.meta = dict(node.meta)
+    node.replace_all_uses_with(value)
+    gm.graph.erase_node(node)
 
 
 def _interpolate(gm: GraphModule, node: Node, image: Node, factors: list[int]) -> None:

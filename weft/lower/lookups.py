@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..analysis.lookups import lookup_run, varying_over
+from ..analysis.ranges import is_inside
 from ..expr import (
     ONE, ZERO, Sym, conjunction, const, floordiv, from_terms, is_divisible, less, lower_bound, mod, mul, proves_lt, rebuild, recombine, sub, terms, var,
     variables,
@@ -118,8 +119,16 @@ def inside_source(indexer: Indexer, lookup: LookupOp) -> Sym:
 
 
 def checked_positions(lookup: LookupOp) -> dict[int, Sym]:
-    """Return the extent that each index tensor's values must be below; index tensors of masked lookups have none."""
-    return {} if lookup.is_masked else {p.operand: axis.logical_extent for axis, p in _positions(lookup) if isinstance(p, At)}
+    """Return the extent that each index tensor's values must be below, and are not known to be; index tensors of masked lookups have none."""
+    inside = inside_positions(lookup)
+    return {} if lookup.is_masked else {p.operand: axis.logical_extent for axis, p in _positions(lookup) if isinstance(p, At) and p.operand not in inside}
+
+
+def inside_positions(lookup: LookupOp) -> set[int]:
+    """Return the index tensors whose values are known to be inside of the axes that they are positions of."""
+    places = [(p.operand, axis.logical_extent) for axis, p in _positions(lookup) if isinstance(p, At)]
+    outside = {operand for operand, extent in places if not extent.is_const or not is_inside(lookup.inputs[operand], int(extent.value))}  # type: ignore[arg-type]
+    return {operand for operand, _ in places} - outside
 
 
 def vector_conditions(lookup: LookupOp, lane: IterDomain, elems: int, known: dict[Sym, int]) -> dict[Sym, int]:
@@ -160,6 +169,6 @@ def _merged_in(axis: IterDomain) -> set[IterDomain]:
 
 
 __all__ = [
-    "bag_variable", "checked_positions", "inside_source", "lookup_index", "order_index", "position_variable", "scatter_variable", "scattered_index",
-    "source_strides", "vector_conditions", "with_known_divisors",
+    "bag_variable", "checked_positions", "inside_positions", "inside_source", "lookup_index", "order_index", "position_variable", "scatter_variable",
+    "scattered_index", "source_strides", "vector_conditions", "with_known_divisors",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from ...analysis.ranges import range_of
 from ...ir.values import PointwiseOp, TensorView
 from .rules import Declined, Operand, Translation, meta_of, rule
 from .shapes import cut
@@ -110,6 +111,9 @@ SHORT_POSITIONS = (torch.int32, torch.int16, torch.int8, torch.uint8)
 
 def _from_front(t: Translation, place: Operand, extent: Operand, dtype: torch.dtype) -> Operand:
     place = t.to(place, dtype)
+    found = range_of(place)
+    if found is not None and found[0] >= 0:
+        return place
     return t.ops.where(t.ops.lt(place, 0), t.ops.add(place, extent), place)
 
 

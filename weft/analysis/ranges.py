@@ -1,0 +1,93 @@
+"""The least and the largest value of integers that are computed from counted positions, such as `iota(10).sub(1).clamp(0, 7)`.
+
+What is known to be inside an axis needs no test when it is looked up. Sizes that differ between calls have no range. Read first: `range_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..dtypes import DataType
+from ..expr import product
+from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, Scalar, SqueezeOp, TensorView, Val, no_reductions
+
+Range = tuple[int, int]
+
+_BITS = {DataType.Int: 64, DataType.Int32: 32}
+
+
+def range_of(value: Val, known: dict[Val, Range | None] | None = None) -> Range | None:
+    """Return the least and the largest value that an integer tensor may have, or a scalar; None if that is not known, or a step may overflow. known: ranges
+    of tensors found so far."""
+    if isinstance(value, Scalar):
+        number = int(value.sym.value) if value.sym.is_const and value.dtype().is_integer else None  # type: ignore[arg-type]
+        return None if number is None else (number, number)
+    assert isinstance(value, TensorView)
+    if value.dtype() is DataType.Bool:
+        return 0, 1
+    if value.dtype() not in _BITS:
+        return None
+    known = {} if known is None else known
+    if value not in known:
+        known[value] = None  # to stop recursion
+        found = _of(value.definition(), value, known)
+        limit = 1 << (_BITS[value.dtype()] - 1)
+        known[value] = found if found is not None and -limit <= found[0] and found[1] < limit else None
+    return known[value]
+
+
+def is_inside(value: Val, extent: int) -> bool:
+    """True if an integer tensor is known to have no value outside of 0 to extent - 1."""
+    found = range_of(value)
+    return found is not None and found[0] >= 0 and found[1] < extent
+
+
+def _of(expr: Expr | None, value: Val, known: dict[Val, Range | None]) -> Range | None:
+    if isinstance(expr, IotaOp):
+        return _counted(expr, value)
+    if isinstance(expr, (BroadcastOp, SqueezeOp, ExpandOp, LoadStoreOp, FullOp)):
+        return range_of(expr.inputs[0], known)
+    if not isinstance(expr, PointwiseOp) or expr.op_name not in _RULES:
+        return None
+    operands = expr.inputs[1:] if expr.op_name == "where" else expr.inputs
+    found = [range_of(v, known) for v in operands]
+    return None if None in found else _RULES[expr.op_name](*found)
+
+
+def _counted(expr: IotaOp, value: Val) -> Range | None:
+    assert isinstance(value, TensorView)
+    _, start, step = (v.sym for v in expr.inputs)  # type: ignore[attr-defined]
+    count = product(axis.logical_extent for axis in no_reductions(value.get_logical_domain()) if not axis.is_broadcast())
+    if not all(n.is_const for n in (start, step, count)) or not count.value:
+        return None
+    ends = int(start.value), int(start.value) + (int(count.value) - 1) * int(step.value)  # type: ignore[arg-type]
+    return min(ends), max(ends)
+
+
+def _corners(function: Callable[[int, int], int]) -> Callable[[Range, Range], Range]:
+    """Return the rule of an operation that is monotone in each operand."""
+
+    def rule(a: Range, b: Range) -> Range:
+        found = [function(x, y) for x in a for y in b]
+        return min(found), max(found)
+
+    return rule
+
+
+def _magnitude(a: Range) -> Range:
+    ends = sorted(map(abs, a))
+    return (0 if a[0] <= 0 <= a[1] else ends[0]), ends[1]
+
+
+def _quotient(a: Range, b: Range) -> Range | None:
+    """Rounded towards zero, by a positive number."""
+    return _corners(lambda x, y: -(-x // y) if x < 0 else x // y)(a, b) if b[0] > 0 else None
+
+
+_RULES: dict[str, Callable[..., Range | None]] = {
+    "add": _corners(lambda x, y: x + y), "sub": _corners(lambda x, y: x - y), "mul": _corners(lambda x, y: x * y), "minimum": _corners(min),
+    "maximum": _corners(max), "neg": lambda a: (-a[1], -a[0]), "abs": _magnitude, "cast": lambda a: a, "div": _quotient,
+    "where": lambda a, b: (min(a[0], b[0]), max(a[1], b[1])), "clamp": lambda x, low, high: _corners(min)(_corners(max)(x, low), high),
+}  # fmt: skip
+
+__all__ = ["Range", "is_inside", "range_of"]
