@@ -77,7 +77,15 @@ def test_a_reshape_there_and_back_is_nothing() -> None:
 
 def test_a_reshape_without_a_common_factorization_stays() -> None:
     g = Graph()
-    assert kinds(normalize(g.out(g.exp(g.reshape(g.relu(g.tensor([4, 6])), [6, 4]))))) == ["PointwiseOp", "ReshapeOp", "PointwiseOp"]
+    summed = g.sum(g.reshape(g.exp(g.sum(g.tensor([5, 4, 6]), [0])), [6, 4]), [1])
+    assert kinds(normalize(g.out(summed))) == ["ReductionOp", "PointwiseOp", "ReshapeOp", "ReductionOp"]
+
+
+def test_such_a_reshape_moves_through_pointwise_ops_to_a_result_or_an_input() -> None:
+    g = Graph()
+    assert kinds(normalize(g.out(g.exp(g.reshape(g.relu(g.tensor([4, 6])), [6, 4]))))) == ["PointwiseOp", "PointwiseOp", "ReshapeOp"]
+    g = Graph()
+    assert kinds(normalize(g.out(g.sum(g.exp(g.reshape(g.relu(g.tensor([4, 6])), [6, 4])), [1])))) == ["ReshapeOp", "PointwiseOp", "PointwiseOp", "ReductionOp"]
 
 
 def test_of_two_splits_that_have_nothing_in_common_the_second_stays() -> None:

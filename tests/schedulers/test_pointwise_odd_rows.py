@@ -8,7 +8,10 @@ from fusion_check import poisoned_outputs
 from part_of_chip import part_of_the_chip, rows_of_part
 
 from weft import DataType, FusionDefinition
+from weft.arch import arch_by_name
+from weft.graph.normalize import normalize
 from weft.schedulers import pointwise_heuristic
+from weft.schedulers.pointwise_analysis import PointwiseAnalysis, analyze_pointwise
 
 BF16, HALF, FLOAT, DOUBLE = DataType.BFloat16, DataType.Half, DataType.Float, DataType.Double
 TORCH = {BF16: torch.bfloat16, HALF: torch.float16, FLOAT: torch.float32, DOUBLE: torch.float64}
@@ -103,3 +106,16 @@ def test_what_is_repeated_along_a_row_stands_among_values_of_one_element(dtype: 
     wanted = (x.double() - total.double()[:, None]).exp() - torch.nn.functional.one_hot(target, columns)
     (out,) = run(fd, [x, target, total], is_phased=True)
     assert ((out.double() - wanted).abs() <= 8 * ROUNDOFF[dtype] * (wanted.abs() + 2.0**-10)).all()
+
+
+def test_rows_of_a_padded_image_are_tested_once() -> None:
+    """Columns are tested for each element; rows, too, unless a row is what a thread has on the right side, as in the kernel that is chosen."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[16, 64, 128, 128], contiguity=True, dtype=DataType.BFloat16)
+        fd.add_output(fd.ops.cast(fd.ops.relu(fd.ops.cast(fd.ops.pad(x, [1, 1, 1, 1]), DataType.Float)), DataType.BFloat16))
+    analysis = analyze_pointwise(normalize(fd.fusion))
+    assert isinstance(analysis, PointwiseAnalysis)
+    assert [work.element_tests for work in analysis.phased_index_work] == [4, 4, 4, 2]
+    assert [work.element_tests for work in analysis.index_work] == [0, 0, 0, 0]
+    params = pointwise_heuristic.choose(analysis.facts({}, {}), arch_by_name("H200"))
+    assert params.is_phased and params.break_point == 3

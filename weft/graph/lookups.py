@@ -10,11 +10,11 @@ from ..analysis.op_cost import cost_of
 from ..analysis.plain_copies import only_reader
 from ..expr import ZERO, mul, product, sub
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import Along, BagOp, Fixed, LookupOp, Position
+from ..ir.graph_ops import Along, At, BagOp, Fixed, LookupOp, Position
 from ..ir.values import Expr, PointwiseOp, ReductionOp, SqueezeOp, TensorView, WelfordOp
 from ..ops.build import cast, logical_axes
 from .lookups_of_sums import move_through_sums
-from .moved_lookups import LookupMover, Made, is_moved, is_plain_broadcast
+from .moved_lookups import LookupMover, Made, is_moved, is_plain_broadcast, turns_memory
 
 MOST_INSTRUCTIONS = 100
 """Instructions per element of a chain that is recomputed at the looked-up position. An estimate: with 2 per byte loaded a kernel is still memory-bound."""
@@ -72,6 +72,8 @@ def _read_or_keep(fusion: Fusion, choice: Expr) -> None:
     if not isinstance(lookup, LookupOp) or len(part.uses()) > 1 or is_moved(lookup.source.definition()) or not _is_inside_as_chosen(choice, lookup):
         return
     out = choice.outputs[0]
+    if _is_across(lookup):
+        return
     same = [a.is_broadcast() is b.is_broadcast() for a, b in zip(logical_axes(part), logical_axes(out))]  # type: ignore[arg-type]
     if not isinstance(rest, TensorView) or not all(same):
         return
@@ -81,6 +83,13 @@ def _read_or_keep(fusion: Fusion, choice: Expr) -> None:
         fusion.register(LookupOp([*lookup.inputs[:-1], rest], [out], op="cat", positions=lookup.positions, is_masked=True))
     else:  # every position is in the part
         fusion.register(LookupOp([*lookup.inputs], [out], op=lookup.op_name, positions=lookup.positions, is_masked=False))
+
+
+def _is_across(lookup: LookupOp) -> bool:
+    """True if the neighbours of a result are not neighbours in the source, of which a kernel then loads tiles, apart from the rest."""
+    stored = [axis for axis in lookup.source.domain().maybe_allocation if not axis.is_broadcast()]
+    place = dict(zip(logical_axes(lookup.source), lookup.positions)).get(stored[-1]) if stored else None
+    return isinstance(place, Along) and any(not a.is_broadcast() for a in logical_axes(lookup.tensor_outputs[0])[place.axis + 1 :])
 
 
 def _is_inside_as_chosen(choice: Expr, lookup: LookupOp) -> bool:
@@ -104,7 +113,12 @@ def _is_inside_as_chosen(choice: Expr, lookup: LookupOp) -> bool:
 def _pays(fusion: Fusion, expr: LookupOp) -> bool:
     source = expr.source
     definition = source.definition()
-    if isinstance(expr, BagOp) or not is_moved(definition) or any(a.expanded_extent is not None for a in logical_axes(expr.outputs[0])):  # type: ignore[arg-type]
+    is_indexed = any(isinstance(place, At) for place in expr.positions)
+
+    def is_end(above: Expr | None) -> bool:
+        return not is_moved(above) or is_indexed and turns_memory(above)
+
+    if isinstance(expr, BagOp) or is_end(definition) or any(a.expanded_extent is not None for a in logical_axes(expr.outputs[0])):  # type: ignore[arg-type]
         return False
     chain: dict[int, Expr] = {}
     ends: set[TensorView] = set()
@@ -112,7 +126,7 @@ def _pays(fusion: Fusion, expr: LookupOp) -> bool:
     while stack:
         tensor = stack.pop()
         above = tensor.definition()
-        if above is None or not is_moved(above):
+        if above is None or is_end(above):
             ends.add(tensor)
         elif id(above) not in chain:
             chain[id(above)] = above

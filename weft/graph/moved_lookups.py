@@ -47,16 +47,19 @@ Made = dict[tuple[Sym, ...], dict[tuple[TensorView, Window], TensorView]]
 
 
 def is_moved(expr: Expr | None) -> bool:
-    """True for an expression through which a lookup moves. A copy that ends a segment stays, and one that transposes, which is done in tiles. An op that takes
-    a field out of a reduction's state stays with the reduction, because states are not stored in memory. A fold over blocks stays, because it also reads
-    the neighbours of a position, which a lookup may leave out or put elsewhere. The sum of a bag stays: it would be computed again for each position."""
+    """True for an expression through which a lookup moves. A copy that ends a segment stays. An op that takes a field out of a reduction's state stays with
+    the reduction, because states are not stored in memory. A fold over blocks stays, because it also reads the neighbours of a position, which a lookup may
+    leave out or put elsewhere. The sum of a bag stays: it would be computed again for each position."""
     if not isinstance(expr, MOVED) or isinstance(expr, KEPT) or any(isinstance(t.dtype(), StateType) for t in expr.tensor_inputs):
         return False
-    return not isinstance(expr, LoadStoreOp) or expr.op_name != "segment_set" and not _turns_memory(expr.outputs[0])  # type: ignore[arg-type]
+    return not isinstance(expr, LoadStoreOp) or expr.op_name != "segment_set"
 
 
-def _turns_memory(tensor: TensorView) -> bool:
-    domain = tensor.domain()
+def turns_memory(expr: Expr | None) -> bool:
+    """True for a copy that transposes. Slices and pads move through it, since tiles are read at an offset as well; rows that an index names are no tiles."""
+    if not isinstance(expr, LoadStoreOp):
+        return False
+    domain = expr.tensor_outputs[0].domain()
     root = domain.root
     if root is not None and ({id(a) for a in root} != {id(a) for a in domain.logical} or root[-1] is not domain.logical[-1]):
         return True
@@ -157,7 +160,7 @@ class LookupMover:
 
     def _computed(self, tensor: TensorView, window: Window) -> TensorView:
         definition = tensor.definition()
-        if not is_moved(definition):
+        if not is_moved(definition) or turns_memory(definition) and any(isinstance(place, Value) for place in window.places):
             turned = self._turned(tensor, window)
             return self._looked_up(tensor, window) if turned is None else turned
         if isinstance(definition, PointwiseOp):

@@ -26,6 +26,7 @@ from .few_largest import fold_few_largest
 from .folded_twice import fold_at_once
 from .joined_sums import join_sums
 from .lookups import move_lookups_up
+from .moved_reshapes import move_reshapes
 from .padded_folds import fold_before_padding
 from .picked_sums import look_up_what_sums_pick
 from .questions import Questions
@@ -67,7 +68,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     fold_few_largest(fusion, questions)
     fold_before_padding(fusion, questions)
     if any(isinstance(e, ReshapeOp) for e in fusion.tensor_exprs()):
-        _Factoring(fusion, questions).run()
+        _factor(fusion, questions)
     for expr in fusion.tensor_exprs():
         if isinstance(expr, CatOp):
             select_by_position(fusion, expr)
@@ -90,11 +91,19 @@ def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
     separate_positions(fusion)
 
 
+def _factor(fusion: Fusion, questions: Questions) -> None:
+    """Replace reshapes by factored axes; those without a common factorization move to inputs and results where they can."""
+    atoms = Atoms(fusion, questions)
+    if atoms.kept and move_reshapes(fusion, [e for e in fusion.tensor_exprs() if isinstance(e, ReshapeOp) and e in atoms.kept]):
+        atoms = Atoms(fusion, questions)
+    _Factoring(fusion, atoms).run()
+
+
 class _Factoring:
     """Replaces axes by their atoms. parts: cut axis -> the new ones."""
 
-    def __init__(self, fusion: Fusion, questions: Questions) -> None:
-        self.fusion, self.atoms = fusion, Atoms(fusion, questions)
+    def __init__(self, fusion: Fusion, atoms: Atoms) -> None:
+        self.fusion, self.atoms = fusion, atoms
         self.parts: dict[IterDomain, list[IterDomain]] = {}
         self.counts: dict[TensorView, list[int]] = {}
 
@@ -164,8 +173,10 @@ class _Factoring:
     def _vanish(self, expr: ReshapeOp, alone: set[int]) -> None:
         """Replace a reshape whose two sides have the same axes by a copy, or remove it. alone: see `_alone`."""
         expr.attributes.pop("groups", None)
+        is_view = expr.attributes.pop("is_view", False)
         if expr in self.atoms.kept:
-            _write_dense(self.fusion, expr, alone)
+            if not is_view:
+                _write_dense(self.fusion, expr, alone)
             return
         fusion, source, out = self.fusion, expr.tensor_inputs[0], expr.tensor_outputs[0]
         pairs = list(zip(out.get_logical_domain(), logical_axes(source)))

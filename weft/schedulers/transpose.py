@@ -4,7 +4,8 @@
     turned side     [BIDx = batch * tiles, serial, unroll, TIDx, vector]   over (along, across): a row of a tile lies along the smaller group's innermost axis
 
 Both sides move vectors. All arithmetic is on the straight side, in registers. An input of the smaller group is loaded into shared memory on the turned side
-(by cp.async where its vectors are wide enough) and read from there element by element on the straight side; an output of it goes the other way. Chunks of a
+(by cp.async where its vectors are wide enough) and read from there element by element on the straight side; an output of it goes the other way. What a slice
+or a pad reads of an input is loaded into registers first, in the loops of its side. Chunks of a
 tile's rows change places (`SharedSwizzle`), so that the lanes of a warp, which read different rows, meet different banks. Read first: `Transpose.apply`.
 
 Where rows of a side begin within vectors, and an input is copied as it is, one statement moves each tile (`schedule/whole_tiles.py`): a row of a tile begins
@@ -22,6 +23,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from ..analysis.lookups import lookup_of
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_order
 from ..analysis.op_cost import cost_of
 from ..analysis.precision import wide_tensors
@@ -31,6 +33,7 @@ from ..expr import evaluate_int
 from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
+from ..ir.graph_ops import At, LookupOp
 from ..ir.values import IterDomain, SharedSwizzle, TensorView
 from ..schedule.caching import cache_after, cache_before
 from ..schedule.primitives import reorder, set_memory_type, swizzle_shared
@@ -127,7 +130,7 @@ class TransposeAnalysis:
         self.cuts = self._cuts(order, turned)
         self.in_vectors = {t.name for limits in (self.cuts[0].along_limits, self.cuts[0].across_limits) for t in limits.vectorizable}
         self.packed = [t for t in ends if t.dtype().is_packed]
-        can_move = all(WHOLE_BITS[0] <= t.dtype().bits <= WHOLE_BITS[1] and _has_no_gap(t) for t in ends)
+        can_move = all(WHOLE_BITS[0] <= t.dtype().bits <= WHOLE_BITS[1] and _has_no_gap(t) and lookup_of(t) is None for t in ends)
         self.is_plain = len(ends) == 2 and can_move and not fusion.aliases and bool(chain_of(ends[0]))
         self.turned_bits = max(t.dtype().bits for t in turned)
         self.turned_tiles_bits = sum(t.dtype().bits for t in turned)
@@ -135,7 +138,9 @@ class TransposeAnalysis:
 
     @functools.cached_property
     def short_tiles(self) -> tuple[ShortTiles, ...]:
-        """Tiles with all of one run, if it is too short for square tiles."""
+        """Tiles with all of one run, if it is too short for square tiles, and whole inputs are read."""
+        if any(lookup_of(t) is not None for t in self.ends):
+            return ()
         cut, work = self.cuts[0], (self.cost.instructions, self.cost.mufu)
         runs = ((cut.along, cut.across, False), (cut.across, cut.along, True))
         found = (short_tiles(self.axes, self.reference, self.ends, cut.order, long, short, work, is_along) for long, short, is_along in runs)
@@ -169,9 +174,9 @@ class TransposeAnalysis:
         along, across = self.extents(cut, sizes)
         full = [t for t in self.ends if len(self.axes.memory_order(t)) == len(cut.order)]
         turned = [t for t in full if t.name in self.turned]
-        written = [t for t in full if not t.is_fusion_input]
+        written = [t for t in full if not _is_read(t)]
         along_bits, across_bits = ([t.dtype().bits for t in written if (t in turned) is is_turned] for is_turned in (False, True))
-        sides = [(t.name in self.turned, t.is_fusion_input) for t in full]
+        sides = [(t.name in self.turned, _is_read(t)) for t in full]
         return TileFacts(
             along, across, self.extent(cut.order, sizes) // max(1, along * across), straight_inputs=sides.count((False, True)),
             turned_inputs=sides.count((True, True)), straight_outputs=sides.count((False, False)), turned_outputs=sides.count((True, False)),
@@ -233,8 +238,9 @@ class Transpose(Scheduler):
         if any(isinstance(e, BlockFoldOp) or isinstance(e, BlockSampleOp) and e.block > 1 for e in fusion.tensor_exprs()):
             return Decline("blocks of neighbours along a row lie across the threads of a tile")
         axes, reference = found.axes, found.reference
-        read = {t for e in fusion.tensor_exprs() for t in e.tensor_inputs}
-        inputs = [t for t in fusion.tensor_inputs() if t in read]
+        parts = _parts(fusion)
+        read = {t for e in fusion.tensor_exprs() if e.outputs[0] not in parts for t in e.tensor_inputs}
+        inputs = [*(t for t in fusion.tensor_inputs() if t in read), *parts]
         outputs = [t for t in fusion.tensor_outputs() if not t.is_fusion_input]
         ends = [*outputs, *inputs]
         bits: dict[int, int] = {}
@@ -249,6 +255,9 @@ class Transpose(Scheduler):
         across = [t for t in ends if axes.memory_order(t)[-1:] not in ((), (along,)) and along in axes.memory_order(t)]
         if not across:
             return Decline("inputs and outputs have the same contiguous axis")
+        filled = [t for t in across if (lookup := lookup_of(t)) is not None and any(isinstance(v, TensorView) for v in lookup.inputs[1:])]
+        if filled:
+            return Decline(f"{filled[0]} has values of another tensor where a pad has zeros, and that tensor is not read in the same order")
         widest = max(across, key=lambda t: (len(axes.stored(t)), t.dtype().bits, -t.name))
         turned = [t for t in across if axes.memory_order(t)[-1] == axes.memory_order(widest)[-1]]  # the others are accessed across memory
         order = loop_order(axes, [n for n in axes.logical_order(reference) if n in axes.stored(reference)], straight)
@@ -335,13 +344,18 @@ class Transpose(Scheduler):
         template = Template(fusion)
         reference = next(local for local, output in template.outputs if name in (local.name, output.name))
         turned = [source for source, _ in template.inputs if source.name in analysis.turned]
-        loaded = {_turn_input(source, params, has_vectors=source.name in analysis.in_vectors): source for source in turned}
+        looked_up = [result for name, result in template.lookups if name in analysis.turned]
+        loaded = {_turn_input(source, params, has_vectors=source.name in analysis.in_vectors): source for source in (*turned, *looked_up)}
+        for copy in loaded:
+            if readers := [use for use in copy.uses() if isinstance(use, LookupOp)]:  # which take their values where they are outside of their source
+                cache_after(copy, cached_uses=readers)
         stored = [_turn_output(output, params) for _, output in template.outputs if template.name_of[output] in analysis.turned]
         in_vectors = {copy for copy, source in loaded.items() if source.name in analysis.in_vectors}
         in_vectors |= {output for _, output in template.outputs if template.name_of[output] in analysis.in_vectors}
+        in_vectors |= {result for name, result in template.lookups if name in analysis.in_vectors}
         tiles_of(reference, analysis, cut, params)
         template.propagate(reference)
-        for tensor in (*loaded, *(t for _, *rest in stored for t in rest)):
+        for tensor in (*loaded, *looked_up, *(t for _, *rest in stored for t in rest)):
             _turned_side(tensor, params, has_vectors=tensor in in_vectors)
         _straight_side(reference, params)
         template.propagate(reference)
@@ -350,9 +364,19 @@ class Transpose(Scheduler):
         for shared, *_ in stored:
             if params.along_vector > 1:
                 set_lanes(shared)  # the straight side writes whole vectors to shared memory
-        loads = {cache: 2 for source, cache in template.inputs if source.name not in analysis.turned}
+        loads = {cache: 2 for source, cache in template.inputs if source.name not in analysis.turned} | {result: 2 for _, result in template.lookups}
         template.inline_fixed({**loads, **dict.fromkeys(loaded, 1), **{shared: 1 for shared, *_ in stored}}, 0)
         return ScheduleResult(((ParallelType.block_x, params.threads),))
+
+
+def _parts(fusion: Fusion) -> list[TensorView]:
+    """Return the results of slices and pads, which are loaded like inputs."""
+    found = [e for e in fusion.tensor_exprs() if isinstance(e, LookupOp) and not any(isinstance(place, At) for place in e.positions)]
+    return [t for e in found for t in e.tensor_outputs if not t.is_fusion_output]
+
+
+def _is_read(tensor: TensorView) -> bool:
+    return tensor.is_fusion_input or lookup_of(tensor) is not None
 
 
 def _has_no_gap(tensor: TensorView) -> bool:
@@ -392,8 +416,8 @@ def _swizzle(tensor: TensorView, tile_elems: int, written: int, read: int) -> No
 
 
 def _turn_input(source: TensorView, params: TransposeParams, *, has_vectors: bool) -> TensorView:
-    """Insert a copy in shared memory between an input and its registers; return it."""
-    is_async = has_vectors and not params.across_anywhere and params.across_vector * source.dtype().bits // 8 in CP_ASYNC_BYTES
+    """Insert a copy in shared memory between an input, or the registers of what is looked up, and registers; return it."""
+    is_async = source.is_fusion_input and has_vectors and not params.across_anywhere and params.across_vector * source.dtype().bits // 8 in CP_ASYNC_BYTES
     copy = cache_after(source, LoadStoreOpType.cp_async if is_async else LoadStoreOpType.set, propagate_allocation_domain=False)
     _swizzle(copy, params.tile_elems, params.across_vector, params.along_vector)
     return copy

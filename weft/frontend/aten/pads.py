@@ -65,14 +65,15 @@ class Axis:
         """True if it is known that no pixel is repeated at both ends."""
         raise NotImplementedError
 
-    def results(self, merges: bool) -> list[Place]:
-        """Return the places of the result that may be each pixel. merges: those in front and behind may be one, chosen by the pixel."""
+    def results(self) -> list[Place]:
+        """Return the places of the result that may be each pixel. If it is known that no pixel is repeated at both ends, the places in front and those behind
+        are one each, chosen by the pixel."""
         pixel = self.counted(self.n)
         place = pixel + self.front
         is_whole = self.front >= 0 and self.back >= 0
         own = Place(slice(self.front, self.front + self.n), None) if is_whole else Place(place, (place >= 0) & (place < self.count))
         front, back = self.in_front(pixel), self.behind(pixel)
-        pairs = min(len(front), len(back)) if merges and self.is_apart else 0
+        pairs = min(len(front), len(back)) if self.is_apart else 0
         merged = [Place(torch.where(a.condition, a.place, b.place), a.condition | b.condition) for a, b in zip(front[:pairs], back[:pairs])]  # type: ignore[arg-type, operator]
         return [own, *merged, *front[pairs:], *back[pairs:]]
 
@@ -143,7 +144,7 @@ def padded(x: Tensor, axes: Sequence[Axis], is_last: bool) -> Tensor:
 
 def padded_backward(grad: Tensor, axes: Sequence[Axis], is_last: bool) -> Any:
     """Return the gradient of the image: each pixel takes the results that are this pixel. NotImplemented if they are many."""
-    places = [axis.results(number == len(axes) - 1) for number, axis in enumerate(axes)]
+    places = [axis.results() for axis in axes]
     if math.prod(map(len, places)) > MOST_PLACES:
         return NotImplemented
     values = channels_behind(grad) if is_last else grad
@@ -157,8 +158,7 @@ def _dense(values: Tensor, is_last: bool) -> Tensor:
 
 
 def _taken(grad: Tensor, first: int, places: Sequence[Sequence[Place]], behind: int) -> Tensor:
-    """Return the sums over the places of each pixel, along the axes from `first` on. The condition of an outer axis is around all of the inner ones, so that a
-    kernel can branch around whole rows. behind: how many axes there are behind those of `places`."""
+    """Return the sums over the places of each pixel, along the axes from `first` on. behind: how many axes there are behind those of `places`."""
     if not places:
         return grad.to(wide_type(grad))
     terms = []
