@@ -116,6 +116,6 @@ def test_rows_of_a_padded_image_are_tested_once() -> None:
     analysis = analyze_pointwise(normalize(fd.fusion))
     assert isinstance(analysis, PointwiseAnalysis)
     assert [work.element_tests for work in analysis.phased_index_work] == [4, 4, 4, 2]
-    assert [work.element_tests for work in analysis.index_work] == [0, 0, 0, 0]
+    assert [(work.element_tests, work.scalar_tests) for work in analysis.index_work] == [(0, 4), (0, 4), (0, 4), (0, 2)]
     params = pointwise_heuristic.choose(analysis.facts({}, {}), arch_by_name("H200"))
     assert params.is_phased and params.break_point == 3

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..expr import ZERO
+from ..expr import Sym, add, lower_bound, sub
 from ..ir.graph_ops import Along
 from ..ir.values import TensorView, no_reductions
 from .contiguity import inner_run
@@ -25,7 +25,7 @@ class IndexWork:
     vector_accesses: once for each vector along the right side. element_accesses: for each of its elements. row_accesses: for each left index. vector_divisions,
     element_divisions, row_divisions: index divisions, as often as these; tensors that divide at the same position share one. scalar_divisions: the first two if
     a vector is one element. element_tests: ends of axes beyond which an element may be outside of what a pad or a cat reads, for elements that are read one by
-    one, and only for loops on the right side: others are tested once for each left index.
+    one, and only for loops on the right side: others are tested once for each left index. scalar_tests: of all elements, if a vector is one.
     """
 
     vector_accesses: int
@@ -36,12 +36,13 @@ class IndexWork:
     scalar_divisions: int
     row_divisions: int
     element_tests: int = 0
+    scalar_tests: int = 0
 
 
 def index_work(axes: LoopAxes, order: Sequence[int], tensors: Iterable[TensorView], in_vectors: Iterable[TensorView], position: int) -> IndexWork:
     """Return the counts with the loops before `position` merged, and those from there on. in_vectors: tensors that are read or written in vectors."""
     vectors = set(in_vectors)
-    accesses, places, tests = [0, 0, 0], [set[int](), set[int](), set[int]()], 0
+    accesses, places, tests = [0, 0, 0], [set[int](), set[int](), set[int]()], [0, 0, 0]
     for tensor in tensors:
         varies = [n in axes.stored(tensor) for n in order]
         gaps = _gaps(tensor, varies, order, axes)
@@ -52,13 +53,13 @@ def index_work(axes: LoopAxes, order: Sequence[int], tensors: Iterable[TensorVie
         else:
             continue
         accesses[kind] += 1
-        tests += 2 * sum(n in order[position:] for n in _tested(tensor, axes)) if kind == 1 else 0
+        tests[kind] += 2 * sum(n in order[position:] for n in _tested(tensor, axes))
         if kind < 2:
             places[kind] |= {at for at in gaps if at > position}
         places[2] |= {at for at in gaps if at < position}
     of_vectors, of_elements, of_rows = accesses
     divided = len(places[0]), len(places[1]), len(places[0] | places[1]), len(places[2])
-    return IndexWork(of_vectors, of_elements, of_rows, *divided, tests)
+    return IndexWork(of_vectors, of_elements, of_rows, *divided, tests[1], tests[0] + tests[1])
 
 
 def _tested(tensor: TensorView, axes: LoopAxes) -> list[int | None]:
@@ -68,7 +69,12 @@ def _tested(tensor: TensorView, axes: LoopAxes) -> list[int | None]:
         return []
     result = no_reductions(tensor.get_logical_domain())
     pairs = [(axis, place) for axis, place in zip(no_reductions(lookup.source.get_logical_domain()), lookup.positions) if isinstance(place, Along)]
-    return [axes.of(result[p.axis]) for axis, p in pairs if p.offset is not ZERO or result[p.axis].logical_extent is not axis.logical_extent]
+    return [axes.of(result[p.axis]) for axis, p in pairs if not _is_part(p.offset, result[p.axis].logical_extent, axis.logical_extent)]
+
+
+def _is_part(offset: Sym, extent: Sym, whole: Sym) -> bool:
+    """True if it is known that so many elements from an offset on are inside of an axis."""
+    return lower_bound(offset) >= 0 and lower_bound(sub(whole, add(offset, extent))) >= 0
 
 
 def _gaps(tensor: TensorView, varies: Sequence[bool], order: Sequence[int], axes: LoopAxes) -> set[int]:

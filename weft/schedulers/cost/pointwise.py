@@ -49,7 +49,7 @@ def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = F
     # instructions of a thread
     element_accesses = v * reads["element_accesses"]
     divisions = np.where(v > 1, reads["vector_divisions"] + v * reads["element_divisions"], reads["scalar_divisions"])
-    divisions = divisions + v * reads["element_tests"]  # a comparison, and its part of the branch around the load, take about as long
+    divisions = divisions + np.where(v > 1, v * reads["element_tests"], reads["scalar_tests"])  # a comparison and its part of a branch take about as long
     accesses = reads["vector_accesses"] + element_accesses
     divisions = divisions + 2 * f.divides_rows * (p.break_point != len(f.extents_elems) - 1)  # the position of a scale in its tile
     per_vector = OP_INSTRUCTIONS * f.instructions * v + ACCESS_INSTRUCTIONS * accesses + DIVISION_INSTRUCTIONS * divisions
