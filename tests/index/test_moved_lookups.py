@@ -231,3 +231,19 @@ def test_parts_that_are_read_in_place_share_the_loops_of_a_reduction() -> None:
     normed = ((x.double() - x.double().mean(3, keepdim=True)) * w.double()).permute(0, 2, 1, 3)
     torch.testing.assert_close(result.double(), torch.cat([-normed[..., 8:16], normed[..., :8], normed[..., 16:]], -1), rtol=1e-5, atol=1e-5)
     assert len(fd.fec.kernel_runtimes) == 1  # type: ignore[attr-defined]
+
+
+def test_a_lookup_of_a_lookup_is_one_also_where_its_source_is_too_costly_to_compute_again() -> None:
+    x = torch.randn(40, 70)
+
+    def define(fd: FusionDefinition, x: Any) -> Any:
+        y = x
+        for _ in range(30):
+            y = fd.ops.exp(fd.ops.tanh(y))
+        part = fd.ops.slice(y, [1, 0], [40, 70])
+        return fd.ops.add(fd.ops.slice(part, [0, 0], [39, 69]), fd.ops.slice(part, [0, 1], [39, 70]))
+
+    y = x.double()
+    for _ in range(30):
+        y = y.tanh().exp()
+    check(define, [x], y[1:, :-1] + y[1:, 1:], kernels=2, tolerance=1e-4)

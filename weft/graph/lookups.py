@@ -14,7 +14,7 @@ from ..ir.graph_ops import Along, At, BagOp, Fixed, LookupOp, Position
 from ..ir.values import Expr, PointwiseOp, ReductionOp, SqueezeOp, TensorView, WelfordOp
 from ..ops.build import cast, logical_axes
 from .lookups_of_sums import move_through_sums
-from .moved_lookups import LookupMover, Made, is_moved, is_plain_broadcast, turns_memory
+from .moved_lookups import LookupMover, Made, is_joined, is_moved, is_plain_broadcast, turns_memory
 
 MOST_INSTRUCTIONS = 100
 """Instructions per element of a chain that is recomputed at the looked-up position. An estimate: with 2 per byte loaded a kernel is still memory-bound."""
@@ -28,14 +28,17 @@ def move_lookups_up(fusion: Fusion) -> None:
     """Rewrite every lookup of a computed tensor, in place, if that is profitable.
 
     Before: a lookup reads a tensor that the definition computes. After: it reads inputs, results of ops that are not moved (reductions, scans, ops that torch
-    runs), or values that are too expensive to recompute. Results keep their names; the values are the same, bit by bit.
+    runs), or values that are too expensive to recompute; none reads the result of another one. Results keep their names; the values are the same, bit by bit.
     """
     made: Made = {}
     for expr in fusion.tensor_exprs():
         if isinstance(expr, LookupOp) and _pays(fusion, expr):
             LookupMover(fusion, expr, made).run()
         elif isinstance(expr, LookupOp):
-            _narrow_before(fusion, expr)
+            if type(expr) is LookupOp and is_joined(expr.source.definition()):
+                LookupMover(fusion, expr, made, only_joins=True).run()
+            else:
+                _narrow_before(fusion, expr)
     for expr in move_through_sums(fusion):
         if _pays(fusion, expr):
             LookupMover(fusion, expr, made).run()

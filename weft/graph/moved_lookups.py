@@ -55,6 +55,11 @@ def is_moved(expr: Expr | None) -> bool:
     return not isinstance(expr, LoadStoreOp) or expr.op_name != "segment_set"
 
 
+def is_joined(expr: Expr | None) -> bool:
+    """True for a lookup that is one with a lookup of its result, whatever its source is: outside of the source it has no value of another tensor."""
+    return type(expr) is LookupOp and not (expr.is_masked and isinstance(expr.inputs[-1], TensorView))
+
+
 def turns_memory(expr: Expr | None) -> bool:
     """True for a copy that transposes. Slices and pads move through it, since tiles are read at an offset as well; rows that an index names are no tiles."""
     if not isinstance(expr, LoadStoreOp):
@@ -67,10 +72,11 @@ def turns_memory(expr: Expr | None) -> bool:
 
 
 class LookupMover:
-    """Rewrites one lookup. `axes` are those of its result. made: values computed so far for it and for others of the same shape."""
+    """Rewrites one lookup. `axes` are those of its result. made: values computed so far for it and for others of the same shape. only_joins: what is computed
+    stays, and only lookups of lookups become one."""
 
-    def __init__(self, fusion: Fusion, expr: LookupOp, made: Made) -> None:
-        self.fusion, self.expr = fusion, expr
+    def __init__(self, fusion: Fusion, expr: LookupOp, made: Made, *, only_joins: bool = False) -> None:
+        self.fusion, self.expr, self.only_joins = fusion, expr, only_joins
         self.out: TensorView = expr.outputs[0]  # type: ignore[assignment]
         self.axes = logical_axes(self.out)
         self.made = made.setdefault(tuple(a.logical_extent for a in self.axes), {})
@@ -160,7 +166,8 @@ class LookupMover:
 
     def _computed(self, tensor: TensorView, window: Window) -> TensorView:
         definition = tensor.definition()
-        if not is_moved(definition) or turns_memory(definition) and any(isinstance(place, Value) for place in window.places):
+        is_end = turns_memory(definition) and any(isinstance(place, Value) for place in window.places)
+        if not is_moved(definition) or is_end or self.only_joins and not is_joined(definition):
             turned = self._turned(tensor, window)
             return self._looked_up(tensor, window) if turned is None else turned
         if isinstance(definition, PointwiseOp):
@@ -308,7 +315,7 @@ class LookupMover:
                 places.append(self._moved_by(place, position.offset))
             elif isinstance(position, At):
                 index: TensorView = inner.inputs[position.operand]  # type: ignore[assignment]
-                places.append(Value(self.image(index, self._of_operand(index, window))))
+                places.append(Value(self._position(index, window)))
             else:
                 places.append(position)
         composed = Window(tuple(places), inner.is_masked or window.is_masked)
@@ -323,6 +330,13 @@ class LookupMover:
         out = self.fusion.new_tensor(kept, value.dtype())
         self.fusion.register(PointwiseOp([inside, value, fill], [out], op="where", compute=value.dtype()))
         return out
+
+    def _position(self, index: TensorView, window: Window) -> TensorView:
+        """Return what an index tensor holds at `window`, which is computed there in any case."""
+        joins, self.only_joins = self.only_joins, False
+        found = self.image(index, self._of_operand(index, window))
+        self.only_joins = joins
+        return found
 
     def _moved_by(self, place: Place, offset: Sym) -> Place:
         if offset is ZERO:

@@ -33,7 +33,7 @@ from ..expr import evaluate_int
 from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import At, LookupOp
+from ..ir.graph_ops import Along, Fixed, LookupOp
 from ..ir.values import IterDomain, SharedSwizzle, TensorView
 from ..schedule.caching import cache_after, cache_before
 from ..schedule.primitives import reorder, set_memory_type, swizzle_shared
@@ -371,7 +371,7 @@ class Transpose(Scheduler):
 
 def _parts(fusion: Fusion) -> list[TensorView]:
     """Return the results of slices and pads, which are loaded like inputs."""
-    found = [e for e in fusion.tensor_exprs() if isinstance(e, LookupOp) and not any(isinstance(place, At) for place in e.positions)]
+    found = [e for e in fusion.tensor_exprs() if isinstance(e, LookupOp) and all(isinstance(place, (Along, Fixed)) for place in e.positions)]
     return [t for e in found for t in e.tensor_outputs if not t.is_fusion_output]
 
 
