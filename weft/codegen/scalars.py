@@ -120,6 +120,9 @@ class ScalarPrinter:
             return self._block_value(sym)
         if sym.op in ("floordiv", "mod") and self._is_by_size(sym):
             return self._divided(sym)
+        if self.index_ctype == "int" and sym.op in ("floordiv", "mod") and sym.args[1].is_const and lower_bound(sym.args[0]) >= 0:
+            text = f"(int)((unsigned){self._print(sym.args[0])} {_INFIX[sym.op]} {sym.args[1].value}u)"  # half the instructions of a division with a sign
+            return text if top else f"({text})"
         text = f" {_INFIX[sym.op]} ".join(map(self._print, _host_first(sym)))
         return text if top else f"({text})"
 
