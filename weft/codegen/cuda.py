@@ -30,7 +30,7 @@ from .blocks import cast_scaled, fold_block, fold_magnitude, sample_blocks, tile
 from .copies import CACHES, SplitUnit, copy_async, copy_in_bulk, write_vector
 from .parameters import signature_lines
 from .places import Places
-from .positions import MAX_ACCESS_BITS, compared_positions, is_scalar, lane_of, look_up, scan, scatter_store
+from .positions import MAX_ACCESS_BITS, compared_positions, counted_text, is_scalar, lane_of, look_up, scan, scatter_store, tell_bounds
 from .protocol import write_protocol
 from .random_numbers import random_text, write_random_vector
 from .row_vectors import load_row_vector
@@ -186,13 +186,16 @@ class CudaWriter:
         address = f"weft::of_thread({self.address(place)})" if is_ahead else self.address(place)
         return f"weft::load_global<weft::Cache::{cache}>({address})"
 
-    def address(self, place: Access) -> str:
-        """Return the pointer to an element, or, for packed types, to the memory unit that begins with it."""
+    def address(self, place: Access, sums_offsets: bool = False) -> str:
+        """Return the pointer to an element, or, for packed types, to the memory unit that begins with it. sums_offsets: see `Kernel`; for addresses of several
+        parts that differ between a thread's elements."""
         if (kept := self.places.address(self, place)) is not None:
             return kept
         index = place.index if not place.buffer.dtype.is_packed else floordiv(place.index, place.buffer.dtype.elems_per_unit)
         text = self.scalars.index(index)
-        return place.buffer.name if index is ZERO else f"{place.buffer.name} + ({text})" if self.kernel.sums_offsets else f"{place.buffer.name} + {text}"
+        if index is ZERO:
+            return place.buffer.name
+        return f"{place.buffer.name} + ({text})" if sums_offsets or self.kernel.sums_offsets else f"{place.buffer.name} + {text}"
 
     def write(self, place: Access, text: str, depth: int) -> None:
         """Store the value `text` in its buffer."""
@@ -241,6 +244,7 @@ class CudaWriter:
             self.write(output, self.read(s.operands[0], output.buffer.dtype), depth)
         elif isinstance(expr, IotaOp):
             self.write(output, self.iota_text(s), depth)
+            tell_bounds(self, s, depth)
         elif isinstance(expr, RandomOp):
             self.write(output, random_text(self, s), depth)
         else:
@@ -289,6 +293,8 @@ class CudaWriter:
         definition = lookup(expr.op_name)
         compute: DataType = expr.attributes["compute"]
         out = s.outputs[0].buffer.dtype
+        if (counted := counted_text(self, s)) is not None:
+            return counted
         self.blocks.update(dict.fromkeys(definition.blocks_for(compute)))
         if (narrow := compared_positions(self, s)) is not None:
             return definition.cuda(narrow, DataType.Int32, out)

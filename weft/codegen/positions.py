@@ -66,7 +66,7 @@ def load_inside(writer: Any, s: Op, expr: LookupOp, depth: int) -> None:
     target, source, n = s.outputs[0], s.operands[0], s.vector_elems
     assert isinstance(source, Access)
     inside = None if s.inside is TRUE else writer.scalars.condition(s.inside)
-    load = writer.load_global(source, "unspecified") if source.buffer.dtype.is_packed else f"weft::load_global({writer.address(source)})"
+    load = writer.load_global(source, "unspecified") if source.buffer.dtype.is_packed else f"weft::load_global({writer.address(source, sums_offsets=True)})"
     if n == 1:
         fill = writer.read(s.operands[-1], target.buffer.dtype) if inside else ""
         writer.write(target, f"{inside} ? {load} : {fill}" if inside else load, depth)
@@ -79,7 +79,7 @@ def load_inside(writer: Any, s: Op, expr: LookupOp, depth: int) -> None:
     if inside:
         writer.emit(depth, f"if ({inside}) {{")
     for lane in range(0, n, width):
-        place, address = writer.scalars.index(lane_of(target, lane).index), writer.address(lane_of(source, lane))
+        place, address = writer.scalars.index(lane_of(target, lane).index), writer.address(lane_of(source, lane), sums_offsets=True)
         writer.emit(depth + bool(inside), f"weft::load_global_vector<{width}>({target.buffer.name}, {place}, {address});")
     if inside:
         rest = s.operands[-1]
@@ -102,6 +102,28 @@ def scatter_store(writer: Any, s: Op, expr: ScatterStoreOp, depth: int) -> None:
     name = "scatter_add" if expr.attributes["kind"] == "sum" else "scatter_set"
     writer.emit(depth + 1, f"weft::{name}({writer.address(target)}, {writer.read(value, target.buffer.dtype)});")
     writer.emit(depth, "}")
+
+
+def counted_text(writer: Any, s: Op) -> str | None:
+    """Return the result of integer arithmetic on positions where less than the op itself does: see `weft.lower.counted_positions`."""
+    dtype = s.outputs[0].buffer.dtype
+    if s.position is not None:
+        return str(writer.scalars.value(s.position, dtype)) if s.position.is_const else f"({CUDA_NAMES[dtype]})({writer.scalars.index(s.position)})"
+    if s.kept is not None:
+        return str(writer.read(s.operands[s.kept], dtype))
+    if not s.is_natural:
+        return None
+    a, b = (writer.read(o, dtype) for o in s.operands)
+    unsigned = "unsigned" if dtype is DataType.Int32 else "unsigned long long"
+    return f"({CUDA_NAMES[dtype]})(({unsigned}){a} {'%' if s.expr.op_name in ('fmod', 'remainder') else '/'} ({unsigned}){b})"
+
+
+def tell_bounds(writer: Any, s: Op, depth: int) -> None:
+    """Tell the compiler what the index of a position is below, if it depends on threads: it then sees which clamps have no effect."""
+    if s.bounded and not s.bounded[0].is_const:
+        writer.blocks["lookup"] = None
+        index, count = map(writer.scalars.index, s.bounded)
+        writer.emit(depth, f"WEFT_ASSUME_BELOW({index}, {count});")
 
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")

@@ -38,4 +38,11 @@ template <class Index> WEFT_DEVICE Index bag_limit(long long at, long long count
   return at < 0 ? (Index)0 : at > count ? (Index)count : (Index)at;
 }
 
+// An index that is at least 0 and below `count`: the compiler relies on it, and the emulator checks it. A function would be inlined too late.
+#if defined(WEFT_EMULATOR)
+#define WEFT_ASSUME_BELOW(at, count) weft::position<long long>(at, count)
+#else
+#define WEFT_ASSUME_BELOW(at, count) __builtin_assume((at) >= 0 && (at) < (count))
+#endif
+
 }  // namespace weft

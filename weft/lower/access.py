@@ -46,7 +46,7 @@ def operand(state: BuildState, indexer: Indexer, expr: Expr, number: int) -> Acc
     if number in expr.whole_places:
         if isinstance(expr, BagOp) and number:
             return Access(state.buffer(value), order_index(expr))
-        return Access(state.buffer(value), lookup_index(indexer, expr) if isinstance(expr, LookupOp) else ZERO)
+        return Access(state.buffer(value), with_known_divisors(lookup_index(indexer, expr), state.divisors) if isinstance(expr, LookupOp) else ZERO)
     return access(state, indexer, value, expr, writing=False)
 
 

@@ -173,7 +173,7 @@ class Op(Statement):
     operands: an Access or a Sym (scalars), in the order of expr.inputs. predicate: when false the op must not run.
     """
 
-    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("outputs", "operands", "predicate", "element", "inside", "mask", "taken", "run")
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("outputs", "operands", "predicate", "element", "inside", "mask", "taken", "run", "position", "bounded")
 
     expr: Expr
     outputs: list[Access]
@@ -188,6 +188,10 @@ class Op(Statement):
     taken: tuple[Sym, ...] = ()  # a `where` on positions: when some lane of a vector may take its second operand, and when all lanes do
     is_ahead: bool = False  # a load of an element that is used an iteration later
     run: tuple[Sym, int] | None = None  # of a fold: its number in a run of folds into one state, and the length of the run
+    position: Sym | None = None  # the result of integer arithmetic on positions: a constant, or of a division, an index expression
+    kept: int | None = None  # the operand that the result always is
+    is_natural: bool = False  # a division of integers that are not negative
+    bounded: tuple[Sym, ...] = ()  # an iota: the part of its element that is the same in all iterations of loops, and what it is below
 
 
 @dataclass(eq=False)

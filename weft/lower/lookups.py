@@ -6,6 +6,7 @@ Read first: `lookup_index`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ..analysis.lookups import lookup_run, varying_over
@@ -77,18 +78,30 @@ def scattered_index(indexer: Indexer, expr: ScatterStoreOp) -> Sym:
 
 
 def with_known_divisors(index: Sym, divisors: dict[Sym, int]) -> Sym:
-    """Return an index with (8 a + i) % n as (8 a) % n + i, for i < 8 and n that 8 divides: the lanes of a vector share the remainder."""
+    """Return an index with (8 a + i) % n as (8 a) % n + i, for i < 8 and n that 8 divides: the lanes of a vector share the remainder. With a constant n = 8 m
+    it is 8 (a % m) + i, and the quotient is a / m."""
     if index.op in ("add", "mul"):
         return rebuild(index, [with_known_divisors(a, divisors) for a in index.args])
     if index.op not in ("mod", "floordiv"):
         return index
-    value, divisor = index.args
-    step = divisors.get(divisor, 1)
-    whole = from_terms({key: c for key, c in terms(value).items() if c % step == 0})
-    rest = sub(value, whole)
-    if step == 1 or rest is ZERO or whole is ZERO or lower_bound(rest) < 0 or not proves_lt(rest, const(step)):
-        return index
-    return mod(whole, divisor) + rest if index.op == "mod" else floordiv(whole, divisor)
+    value, divisor = with_known_divisors(index.args[0], divisors), index.args[1]
+    for step in _steps(value, divisor, divisors):
+        whole = from_terms({key: c for key, c in terms(value).items() if c % step == 0})
+        rest = sub(value, whole)
+        if rest is ZERO or whole is ZERO or lower_bound(rest) < 0 or not proves_lt(rest, const(step)):
+            continue
+        if not divisor.is_const:
+            return mod(whole, divisor) + rest if index.op == "mod" else floordiv(whole, divisor)
+        number, count = floordiv(whole, step), floordiv(divisor, step)
+        return mul(mod(number, count), step) + rest if index.op == "mod" else floordiv(number, count)
+    return rebuild(index, [value, divisor])
+
+
+def _steps(value: Sym, divisor: Sym, divisors: dict[Sym, int]) -> list[int]:
+    """Return the numbers above 1 that are known to divide a divisor, and that some part of the value is a multiple of; largest first."""
+    known = int(divisor.value) if divisor.is_const else divisors.get(divisor, 1)  # type: ignore[arg-type]
+    found = {math.gcd(known, c) for key, c in terms(value).items() if key} if divisor.is_const else {known}
+    return sorted(found - {1}, reverse=True)
 
 
 def source_strides(lookup: LookupOp) -> dict[IterDomain, Sym]:

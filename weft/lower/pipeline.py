@@ -19,6 +19,7 @@ from .branches import branch_selections
 from .build import build_kernel_state
 from .circular import run_pipelines
 from .contracts import check_order, contract_of
+from .counted_positions import count_positions
 from .dependent_launch import overlap_launches
 from .early_lookups import advance_lookups
 from .fold_runs import fold_runs
@@ -66,6 +67,7 @@ PIPELINE: tuple[Pass, ...] = (
     join_factors,  # statements with one predicate are together, and no later pass looks for loops over lanes
     join_tile_scales,  # conditions that differ between threads are Ifs around their statements
     branch_selections,  # predicates are Ifs, and no later pass moves ops
+    count_positions,  # no later pass moves ops or changes their loops
     passes.mark_unrolled,  # addresses are final
     fold_runs,  # unrolled loops are marked
     share_scans,  # loops, loads and bounds are final: it copies them
