@@ -17,7 +17,8 @@ from .lookups_of_sums import move_through_sums
 from .moved_lookups import LookupMover, Made, is_joined, is_moved, is_plain_broadcast, turns_memory
 
 MOST_INSTRUCTIONS = 100
-"""Instructions per element of a chain that is recomputed at the looked-up position. An estimate: with 2 per byte loaded a kernel is still memory-bound."""
+"""Instructions per element of a chain that is recomputed at the looked-up position. An estimate: with 2 per byte loaded a kernel is still memory-bound.
+Ops with fewer axes than the source, such as positions and weights of rows, are not counted: elements share them."""
 MOST_SOURCES = 12
 MOST_SOURCES_OF_A_SHARED_TENSOR = 3
 """Tensors in memory that a chain may read; the second limit applies if the source of the lookup is also needed elsewhere, so that it could be read instead. It
@@ -125,6 +126,7 @@ def _pays(fusion: Fusion, expr: LookupOp) -> bool:
         return False
     chain: dict[int, Expr] = {}
     ends: set[TensorView] = set()
+    axes, counted = _extent_count(source), list[Expr]()
     stack = [source]
     while stack:
         tensor = stack.pop()
@@ -133,12 +135,13 @@ def _pays(fusion: Fusion, expr: LookupOp) -> bool:
             ends.add(tensor)
         elif id(above) not in chain:
             chain[id(above)] = above
+            counted += [above] * (_extent_count(tensor) >= axes)
             stack += above.tensor_inputs
-        if len(ends) > MOST_SOURCES or len(chain) > MOST_INSTRUCTIONS:
+        if len(ends) > MOST_SOURCES or len(counted) > MOST_INSTRUCTIONS:
             return False
-    if cost_of(chain.values(), ()).instructions > MOST_INSTRUCTIONS:
+    if cost_of(counted, ()).instructions > MOST_INSTRUCTIONS:
         return False
-    whole = [t for t in ends if _extent_count(t) >= _extent_count(source)]
+    whole = [t for t in ends if _extent_count(t) >= axes]
     if _is_of_other_rows(expr, ends):
         narrow = _only_narrowed(fusion, expr)
         stored = source.dtype() if narrow is None else narrow.tensor_outputs[0].dtype()
