@@ -42,6 +42,18 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "bilinear, to one pixel": ((2, 3, 5, 6), {"size": (1, 1), "mode": "bilinear", "align_corners": True}),
     "trilinear, other sizes": ((1, 2, 3, 4, 2), {"size": (5, 3, 3), "mode": "trilinear"}),
     "linear, many times": ((2, 3, 4), {"scale_factor": 11, "mode": "linear"}),
+    "bicubic": ((2, 3, 5, 7), {"scale_factor": 2, "mode": "bicubic"}),
+    "bicubic, a square": ((2, 3, 8, 8), {"scale_factor": 2, "mode": "bicubic"}),
+    "bicubic, by each axis": ((2, 3, 5, 7), {"size": (15, 7), "mode": "bicubic"}),
+    "bicubic, aligned": ((2, 3, 5, 7), {"size": (10, 21), "mode": "bicubic", "align_corners": True}),
+    "bicubic, other sizes": ((2, 3, 5, 7), {"size": (8, 6), "mode": "bicubic"}),
+    "bicubic, other sizes, aligned": ((2, 3, 7, 5), {"size": (8, 4), "mode": "bicubic", "align_corners": True}),
+    "bicubic, halved": ((2, 3, 6, 8), {"scale_factor": 0.5, "mode": "bicubic"}),
+    "bicubic, few pixels": ((2, 3, 2, 3), {"scale_factor": (2, 3), "mode": "bicubic"}),
+    "bicubic, from one pixel": ((2, 3, 1, 1), {"size": (5, 6), "mode": "bicubic"}),
+    "bicubic, from one pixel, aligned": ((2, 3, 1, 2), {"size": (5, 3), "mode": "bicubic", "align_corners": True}),
+    "bicubic, to one pixel": ((2, 3, 5, 6), {"size": (1, 1), "mode": "bicubic", "align_corners": True}),
+    "bicubic, one pixel": ((2, 3, 1, 1), {"scale_factor": 4, "mode": "bicubic"}),
     "bilinear, one row, aligned": ((2, 3, 1, 7), {"scale_factor": 3, "mode": "bilinear", "align_corners": True}),
 }
 
@@ -78,7 +90,7 @@ def test_every_pixel_up_to_the_largest_factor() -> None:
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 2.0**-8), (torch.float16, 2.0**-11), (torch.float64, 1e-12)], ids=str)
-@pytest.mark.parametrize("given", [{"mode": "bilinear"}, {"mode": "bilinear", "align_corners": True}], ids=str)
+@pytest.mark.parametrize("given", [{"mode": "bilinear"}, {"mode": "bilinear", "align_corners": True}, {"mode": "bicubic"}], ids=str)
 def test_gradients_of_other_types(given: dict[str, Any], dtype: torch.dtype, tolerance: float) -> None:
     """They are rounded once."""
     x, slope = torch.randn(2, 3, 9, 10).to(dtype), torch.randn(2, 3, 36, 40).to(dtype)
@@ -88,11 +100,12 @@ def test_gradients_of_other_types(given: dict[str, Any], dtype: torch.dtype, tol
     assert (ours.grad.double() - theirs.grad).abs().max() <= tolerance * theirs.grad.abs().max()
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("is_aligned", [False, True])
-def test_the_gradient_of_a_square_is_one_kernel(is_aligned: bool) -> None:
+def test_the_gradient_of_a_square_is_one_kernel(mode: str, is_aligned: bool) -> None:
     """Both axes of a square have the same positions, which torch counts once."""
     x = torch.randn(2, 3, 8, 8, requires_grad=True)
-    compiled(lambda t: F.interpolate(t, scale_factor=2, mode="bilinear", align_corners=is_aligned))(x).sum().backward()
+    compiled(lambda t: F.interpolate(t, scale_factor=2, mode=mode, align_corners=is_aligned))(x).sum().backward()
     assert [len(list(call.kernels())) for graph in GRAPHS for call in graph.calls] == [1, 1]
     assert all(graph.covered_nodes == graph.compute_nodes for graph in GRAPHS)
 
@@ -117,10 +130,40 @@ def test_open_sizes_are_one_graph() -> None:
 @pytest.mark.parametrize("given", [
     {"scale_factor": 1.5}, {"size": (7, 9)}, {"scale_factor": 9}, {"scale_factor": 0.5}, {"scale_factor": 2.0, "recompute_scale_factor": True},
     {"scale_factor": 1.3, "mode": "bilinear"}, {"size": (3, 3), "mode": "bilinear", "antialias": True},
+    {"scale_factor": 1.3, "mode": "bicubic"}, {"size": (3, 3), "mode": "bicubic", "antialias": True},
 ], ids=str)  # fmt: skip
 def test_others_are_torchs(given: dict[str, Any]) -> None:
     x = torch.randn(2, 3, 5, 6)
     torch.testing.assert_close(compiled(lambda t: F.interpolate(t * 2, **given))(x), F.interpolate(x * 2, **given))
+
+
+@pytest.mark.parametrize("given", [
+    {"scale_factor": 1.3, "mode": "bilinear"}, {"scale_factor": 1.3, "mode": "bicubic"}, {"scale_factor": (0.7, 2), "mode": "bicubic", "align_corners": True},
+], ids=str)  # fmt: skip
+def test_gradients_of_scales_are_torchs_kernels(given: dict[str, Any]) -> None:
+    """Not its decomposition, which sorts an index for each pixel that a result lies between."""
+    ours = torch.randn(2, 3, 5, 6, requires_grad=True)
+    theirs = ours.detach().clone().requires_grad_()
+    out, want = compiled(lambda t: F.silu(F.interpolate(t * 2, **given)))(ours), F.silu(F.interpolate(theirs * 2, **given))
+    torch.testing.assert_close(out, want, rtol=1e-4, atol=1e-5)
+    slope = torch.randn_like(want)
+    out.backward(slope)
+    want.backward(slope)
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+    assert "weft.resize_by_torch_backward" in weft.explain() and "index_put" not in weft.explain()
+
+
+def test_gradients_of_open_sizes_are_torchs_kernels() -> None:
+    function = torch.compile(lambda t, like: F.interpolate(t * 2, size=like.shape[2:], mode="bilinear"), backend=backend, options={"emulate": True}, dynamic=True)
+    for size in (5, 8, 11):
+        ours, like = torch.randn(2, 3, size, size + 1, requires_grad=True), torch.randn(1, 1, size + 3, 9)
+        theirs = ours.detach().clone().requires_grad_()
+        out, want = function(ours, like), F.interpolate(theirs * 2, size=like.shape[2:], mode="bilinear")
+        torch.testing.assert_close(out, want, rtol=1e-4, atol=1e-5)
+        out.backward(torch.ones_like(out))
+        want.backward(torch.ones_like(out))
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+    assert "weft.resize_by_torch_backward" in weft.explain()
 
 
 def test_a_module_and_a_graph_from_the_cache() -> None:

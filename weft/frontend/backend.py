@@ -178,8 +178,8 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     """torch's decompositions into core ops, and of norms and softmax into arithmetic; ops with a rule in weft are kept."""
     from torch._decomp import core_aten_decompositions, get_decompositions
 
-    from . import linear_images, wrapped_pads
-    from .aten import foreach, groups, lookups, losses, pads, pools
+    from . import resampled_images, wrapped_pads
+    from .aten import foreach, groups, lookups, losses, maxima, pads, pools
 
     if torch.cuda.is_available():
         preload.start()  # a graph is traced, so kernels will be compiled: NVRTC is loaded meanwhile
@@ -201,7 +201,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
         for target in (packet.default, packet.Tensor_Tensor, packet.Tensor_Scalar, packet.Scalar_Tensor):
             if target in table:
                 table[target] = _of_floats(table[target])
-    own = (losses, lookups, groups, pads, pools, linear_images, wrapped_pads)
+    own = (losses, lookups, groups, pads, pools, maxima, resampled_images, wrapped_pads)
     for module in own:
         table.update(module.DECOMPOSITIONS)
     return table | foreach.decompositions()

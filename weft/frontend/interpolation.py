@@ -1,6 +1,6 @@
 """Images of another size. Nearest neighbour, enlarged by whole numbers: each pixel is repeated, which kernels do by views, and whose gradient is a sum over
-windows. Linear interpolation, to any known size: one operator, whose gradient is a sum over windows, too (`linear_images.py`). Padded with the pixels of the
-other end: one operator, too (`wrapped_pads.py`).
+windows. Linear and cubic interpolation, to any known size: one operator, whose gradient is a sum over windows, too (`resampled_images.py`); others keep
+torch's gradient. Padded with the pixels of the other end: one operator, too (`wrapped_pads.py`).
 
 torch's decomposition computes indices of pixels instead, and its gradient adds into rows that an index names, which sorts the index first.
 Read first: `enlarge_images`.
@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
-LINEAR = ("linear", "bilinear", "trilinear")
+PIXELS = {"linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4}
+"""By mode: between how many pixels of an axis a result lies."""
 MOST_TIMES = 8
 """Up to this factor, torch's own position in float32 is that of the repeated pixel in images of any size that fits memory."""
 
@@ -23,15 +24,18 @@ _SIGNATURE = inspect.signature(F.interpolate)
 
 
 def enlarge_images(gm: GraphModule) -> None:
-    """Replace `interpolate` by whole factors, and circular pads, in a Dynamo graph, in place; memory formats stay."""
+    """Replace `interpolate` and circular pads in a Dynamo graph, in place; memory formats stay."""
     calls = [(node, _named(node)) for node in gm.graph.nodes if node.target is F.interpolate]
-    found = [(node, named["input"], factors) for node, named in calls if (factors := _factors(node, named)) is not None]
-    for node, image, factors in found:
-        (_interpolate if _named(node)["mode"] in LINEAR else _repeat)(gm, node, image, factors)
+    for node, named in calls:
+        factors = _factors(node, named)
+        if factors is not None:
+            (_interpolate if named["mode"] in PIXELS else _repeat)(gm, node, named["input"], factors)
+        elif _is_differentiated(named):
+            _leave_gradient(gm, node, named)
     pads = [node for node in gm.graph.nodes if node.target is torch._C._nn.pad and _is_wrapped(*node.args, **node.kwargs)]
     for node in pads:
         _wrap(gm, node, *node.args[:2])
-    if found or pads:
+    if calls or pads:
         gm.recompile()
 
 
@@ -43,11 +47,13 @@ def _named(node: Node) -> dict[str, Any]:
 
 
 def _factors(node: Node, named: dict[str, Any]) -> list[int] | None:
-    """Return how many times as many pixels each spatial axis gets, or 0 for another size of a linear image; None for another way to interpolate."""
+    """Return how many times as many pixels each spatial axis gets, or 0 for another size of an interpolated image; None for another way to interpolate."""
     x, out = (n.meta.get("example_value") if isinstance(n, Node) else None for n in (named["input"], node))
-    is_linear = named["mode"] in LINEAR
-    is_plain = not named["recompute_scale_factor"] and not named["antialias"] and (is_linear or named["mode"] in ("nearest", "nearest-exact"))
+    is_interpolated = named["mode"] in PIXELS
+    is_plain = not named["recompute_scale_factor"] and not named["antialias"] and (is_interpolated or named["mode"] in ("nearest", "nearest-exact"))
     if not is_plain or not isinstance(x, torch.Tensor) or not isinstance(out, torch.Tensor) or not 3 <= x.dim() <= 5 or _format_of(x) is None:
+        return None
+    if is_interpolated and not x.is_floating_point():
         return None
     scale, axes = named["scale_factor"], range(2, x.dim())
     pairs = [(x.shape[d], out.shape[d]) for d in axes]
@@ -60,7 +66,7 @@ def _factors(node: Node, named: dict[str, Any]) -> list[int] | None:
     if len(factors) != len(axes):
         return None
     factors = [f if 1 <= f <= MOST_TIMES else 0 for f in factors]
-    if not is_linear:
+    if not is_interpolated:
         return factors if all(factors) else None
     has_open_sizes = any(not isinstance(n, int) for pair in pairs for n in pair)
     if has_open_sizes:
@@ -104,12 +110,40 @@ def _wrap(gm: GraphModule, node: Node, image: Node, widths: Any) -> None:
 def _interpolate(gm: GraphModule, node: Node, image: Node, factors: list[int]) -> None:
     if all(factor == 1 for factor in factors):
         return
-    from . import linear_images  # noqa: F401  (defines the operator: some milliseconds that other graphs do not wait for)
+    from . import resampled_images  # noqa: F401  (defines the operator: some milliseconds that other graphs do not wait for)
 
-    is_aligned = bool(_named(node)["align_corners"])
+    named = _named(node)
+    is_aligned = bool(named["align_corners"])
     sizes = [0 if factor and not is_aligned else size for factor, size in zip(factors, node.meta["example_value"].shape[2:])]
     with gm.graph.inserting_before(node):
-        value = gm.graph.call_function(torch.ops.weft.resize_linear.default, (image, sizes, factors, is_aligned))
+        value = gm.graph.call_function(torch.ops.weft.resize.default, (image, sizes, factors, is_aligned, PIXELS[named["mode"]]))
+    value.meta = dict(node.meta)
+    node.replace_all_uses_with(value)
+    gm.graph.erase_node(node)
+
+
+def _is_differentiated(named: dict[str, Any]) -> bool:
+    """True for an interpolation whose gradient torch's decomposition would add up by sorted indices."""
+    x = named["input"].meta.get("example_value") if isinstance(named["input"], Node) else None
+    if named["mode"] not in PIXELS or named["antialias"] or named["recompute_scale_factor"] or isinstance(named["scale_factor"], Node):
+        return False
+    return isinstance(x, torch.Tensor) and x.is_floating_point() and x.requires_grad and not torch.are_deterministic_algorithms_enabled()
+
+
+def _leave_gradient(gm: GraphModule, node: Node, named: dict[str, Any]) -> None:
+    """Let torch's own kernel compute the gradient: of sizes that are open, and of positions that follow from a scale."""
+    from . import resampled_images  # noqa: F401  (as above)
+
+    def each(value: Any) -> Any:
+        """One for each axis: of a number, a list, or a node for either."""
+        if value is None or isinstance(value, (tuple, list)):
+            return list(value or ())
+        is_one = not isinstance(value, Node) or not isinstance(value.meta.get("example_value"), (tuple, list))
+        return [value] * (named["input"].meta["example_value"].dim() - 2) if is_one else value
+
+    given = each(named["size"]), [float(scale) for scale in each(named["scale_factor"])], bool(named["align_corners"]), PIXELS[named["mode"]]
+    with gm.graph.inserting_before(node):
+        value = gm.graph.call_function(torch.ops.weft.resize_by_torch.default, (named["input"], *given))
     value.meta = dict(node.meta)
     node.replace_all_uses_with(value)
     gm.graph.erase_node(node)

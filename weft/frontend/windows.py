@@ -1,16 +1,39 @@
-"""Sums over windows of images: the elements of each window are looked up and added, in one kernel. Read first: `sum_of_windows`."""
+"""Sums over windows of images, in one kernel: the pixels of small windows are added one by one, axis by axis, those of large windows are a reduction.
+
+A thread has neighbouring results. Where positions are index expressions, the CUDA compiler loads each pixel that their windows share once, and each sum along
+the other axis is counted once, too. Read first: `Window`, `sum_of_windows`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-Line = tuple[Tensor, "Tensor | None"]
-"""Of an axis with n results: the places [n, k] of their k elements, and their weights [n, k]; None: all are 1."""
+MOST_APART = 64
+"""Elements of a window that are looked up one by one, at most: each is some nodes of a graph, and a register where a thread has one result."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which elements of an axis each of its results takes.
+
+    size: how many. at(k) returns the places of their elements k in the axis, and their weights (None: all are 1), with an element for each result if k is a
+    number, and of shape [results, size] for the tensor of all k.
+    """
+
+    size: int
+    at: Callable[[Any], tuple[Tensor, Tensor | None]]
+
+
+def rows_for(results: Tensor, k: int | Tensor) -> Tensor:
+    """Return results [n] so that they can be combined with `k`: [n, 1] with all k."""
+    return results[:, None] if isinstance(k, Tensor) else results
 
 
 def is_channels_last(x: Tensor) -> bool:
@@ -49,12 +72,37 @@ def looked_up(values: Tensor, first: int, places: Sequence[Tensor]) -> Tensor:
     return values[tuple(everything + [before(place, 2 * (len(places) - number) - 2) for number, place in enumerate(places)])]
 
 
-def sum_of_windows(x: Tensor, lines: Sequence[Line]) -> Tensor:
-    """Return the weighted sums over windows of an image [N, C, ...] in a type of 32 bits or more, in the memory format of `x`. lines: of each axis behind C."""
+def are_small(windows: Sequence[Window]) -> bool:
+    return math.prod(window.size for window in windows) <= MOST_APART
+
+
+def sum_of_windows(x: Tensor, windows: Sequence[Window]) -> Tensor:
+    """Return the weighted sums over windows of an image [N, C, ...] in a type of 32 bits or more, in the memory format of `x`. windows: of the axes behind
+    C."""
     is_last = is_channels_last(x)
     values, first = (channels_behind(x), 1) if is_last else (x, 2)
-    values = looked_up(values, first, [place for place, _ in lines]).to(wide_type(x))
-    for number, (_, weight) in enumerate(lines, start=1):  # in front of the axes of the lines behind it, and of the channels
-        values = values if weight is None else values * before(weight, 2 * (len(lines) - number) + is_last)
-    total = values.sum([first + 2 * number + 1 for number in range(len(lines))])
+    total = _one_by_one(values, first, windows) if are_small(windows) else _reduced(values, first, windows)
     return channels_in_front(total) if is_last else total
+
+
+def _one_by_one(values: Tensor, first: int, windows: Sequence[Window]) -> Tensor:
+    values = values.to(wide_type(values))
+    for axis, window in enumerate(windows, start=first):  # results that are neighbours in memory share the sums along the axes before the last one
+        terms = []
+        for k in range(window.size):
+            place, weight = window.at(k)
+            term = values.index_select(axis, place)
+            terms.append(term if weight is None else term * before(weight, values.dim() - axis - 1))
+        values = terms[0]
+        for term in terms[1:]:
+            values = values + term
+    return values
+
+
+def _reduced(values: Tensor, first: int, windows: Sequence[Window]) -> Tensor:
+    lines = [window.at(torch.arange(window.size, dtype=torch.int32, device=values.device)) for window in windows]
+    behind = values.dim() - first - len(windows)
+    values = looked_up(values, first, [place for place, _ in lines]).to(wide_type(values))
+    for number, (_, weight) in enumerate(lines, start=1):  # in front of the axes of the windows behind it, and of the channels
+        values = values if weight is None else values * before(weight, 2 * (len(lines) - number) + behind)
+    return values.sum([first + 2 * number + 1 for number in range(len(lines))])

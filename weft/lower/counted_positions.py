@@ -31,7 +31,7 @@ _DIVISIONS: dict[str, Callable[[Sym, Sym], Sym]] = {"div": floordiv, "fmod": mod
 
 @dataclass(frozen=True)
 class _Stored:
-    """The value of the element at `index` of a buffer, a constant or the index of the innermost loop around the store. loops: all around it, outermost first."""
+    """The value of the element at `index` of a buffer, a constant or the index of the innermost loop around the store. loops: around it, outermost first."""
 
     value: Sym
     index: Sym

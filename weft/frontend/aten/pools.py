@@ -1,7 +1,7 @@
-"""Averages and maxima over windows of pixels: torch's pooling ops as reductions of windows, for AOTAutograd.
+"""Averages over windows of pixels: torch's pooling ops as sums over windows, for AOTAutograd.
 
-Windows next to each other are views where they are averaged; others are looked up. The gradient of a pixel is a sum over the results that it is part of, or
-whose largest element it is. Read first: `average`, `largest`.
+Windows next to each other are views; others are looked up. The gradient of a pixel is a sum over the results that it is part of.
+Owns the windows of a pooling op, too. Read first: `Axis`, `average`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..windows import Line, before, channels_behind, channels_in_front, integers_below, is_channels_last, looked_up, sum_of_windows, wide_type
+from ..windows import Window, channels_behind, channels_in_front, is_channels_last, rows_for, sum_of_windows, wide_type
 
 aten = torch.ops.aten
 
@@ -54,35 +54,50 @@ class Axis:
         found = {min(start + self.size, end) - max(start, first) for start in starts}
         return found.pop() if len(found) == 1 else None
 
-    def forward(self, wide: torch.dtype, device: torch.device, has_divisor: bool) -> Line:
+    def forward(self, wide: torch.dtype, device: torch.device, has_divisor: bool) -> Window:
         """Return the pixels of each result, and their weights: 0 outside of the axis, and the inverse of the divisor, if they are to have one."""
-        place, is_inside = self.windows(device)
-        weight = None if self.is_inside else is_inside.to(wide)
-        if has_divisor:
-            shares = 1 / self.divisors(torch.arange(self.count, dtype=torch.int32, device=device)[:, None]).to(wide)
-            weight = shares if weight is None else weight * shares
-        return place, weight
 
-    def windows(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the pixels [count, size] of each result, and whether they are in the image."""
-        result = torch.arange(self.count, dtype=torch.int32, device=device)[:, None]
-        place = result * self.step - self.pad + torch.arange(self.size, dtype=torch.int32, device=device)
+        def at(k: Any) -> tuple[Tensor, Tensor | None]:
+            place, is_inside = self.windows(device, k)
+            weight = None if self.is_inside else is_inside.to(wide)
+            if has_divisor:
+                shares = 1 / self.divisors(rows_for(counted(self.count, device), k)).to(wide)
+                weight = shares if weight is None else weight * shares
+            return place, weight
+
+        return Window(self.size, at)
+
+    def windows(self, device: torch.device, k: Any) -> tuple[Tensor, Tensor]:
+        """Return pixels k of the windows of each result, and whether they are in the image. k: a number, or a tensor."""
+        place = rows_for(counted(self.count, device), k) * self.step - self.pad + k
         return place.clamp(0, self.n - 1), (place >= 0) & (place < self.n)
 
-    def backward(self, wide: torch.dtype, device: torch.device, has_divisor: bool) -> Line:
-        """Return the results that each pixel is part of, and their weights."""
-        place, is_part = self.results(device)
-        weight = is_part.to(wide)
-        return place, weight / self.divisors(place).to(wide) if has_divisor else weight
+    @property
+    def results_of_a_pixel(self) -> int:
+        return -(-self.size // self.step)
 
-    def results(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the results [n, k] whose windows may have each pixel, and whether they have it."""
-        pixel = torch.arange(self.n, dtype=torch.int32, device=device)[:, None] + self.pad
-        result = torch.div(pixel, self.step, rounding_mode="trunc") - torch.arange(-(-self.size // self.step), dtype=torch.int32, device=device)
+    def backward(self, wide: torch.dtype, device: torch.device, has_divisor: bool) -> Window:
+        """Return the results that each pixel is part of, and their weights."""
+
+        def at(k: Any) -> tuple[Tensor, Tensor]:
+            place, is_part = self.results(device, k)
+            weight = is_part.to(wide)
+            return place, weight / self.divisors(place).to(wide) if has_divisor else weight
+
+        return Window(self.results_of_a_pixel, at)
+
+    def results(self, device: torch.device, k: Any) -> tuple[Tensor, Tensor]:
+        """Return results k of those whose windows may have each pixel, and whether they have it. k: a number, or a tensor."""
+        pixel = rows_for(counted(self.n, device), k) + self.pad
+        result = torch.div(pixel, self.step, rounding_mode="trunc") - k
         return result.clamp(0, self.count - 1), (result >= 0) & (result < self.count) & (result * self.step + self.size > pixel)
 
 
-def _axes(x: Tensor, size: Any, step: Any, pad: Any, rounds_up: bool, counts_padding: bool) -> list[Axis] | None:
+def counted(n: int, device: torch.device) -> Tensor:
+    return torch.arange(n, dtype=torch.int32, device=device)
+
+
+def axes_of(x: Tensor, size: Any, step: Any, pad: Any, rounds_up: bool, counts_padding: bool) -> list[Axis] | None:
     """Return the windows of the last two axes; None for types and sizes that are left to torch."""
     if not x.is_floating_point() or not all(isinstance(n, int) for n in x.shape) or 0 in x.shape:
         return None
@@ -125,7 +140,7 @@ def _sum_of_tiles(x: Tensor, axes: Sequence[Axis]) -> Tensor:
 
 def _average_backward(grad: Tensor, x: Tensor, axes: Sequence[Axis], override: int | None) -> Tensor:
     grad = grad if grad.dim() == 4 else grad.unsqueeze(0)
-    grad = _in_format_of(x, grad)
+    grad = in_format_of(x, grad)
     if all(axis.is_tiled for axis in axes):
         share = (grad.to(wide_type(grad)) / (override or math.prod(axis.size for axis in axes))).to(grad.dtype)
         return _spread(share, axes, is_channels_last(grad)).to(x.dtype)
@@ -134,7 +149,7 @@ def _average_backward(grad: Tensor, x: Tensor, axes: Sequence[Axis], override: i
     return (total / divisor if divisor else total).to(x.dtype)
 
 
-def _in_format_of(x: Tensor, other: Tensor) -> Tensor:
+def in_format_of(x: Tensor, other: Tensor) -> Tensor:
     return other.contiguous(memory_format=torch.channels_last if is_channels_last(x) else torch.contiguous_format)
 
 
@@ -155,7 +170,7 @@ def average(
     x: Tensor, size: Any, step: Any = (), pad: Any = (0,), ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None
 ) -> Any:  # fmt: skip
     """torch's avg_pool2d."""
-    axes = _axes(x, size, step, [pad] if isinstance(pad, int) else pad, ceil_mode, count_include_pad)
+    axes = axes_of(x, size, step, [pad] if isinstance(pad, int) else pad, ceil_mode, count_include_pad)
     if axes is None:
         return NotImplemented
     out = _average(x, axes, divisor_override)
@@ -166,59 +181,12 @@ def average_backward(
     grad: Tensor, x: Tensor, size: Any, step: Any, pad: Any, ceil_mode: bool, count_include_pad: bool, divisor_override: int | None
 ) -> Any:  # fmt: skip
     """The gradient of `average`."""
-    axes = _axes(x, size, step, pad, ceil_mode, count_include_pad)
+    axes = axes_of(x, size, step, pad, ceil_mode, count_include_pad)
     if axes is None:
         return NotImplemented
     out = _average_backward(grad, x, axes, divisor_override)
     return out if x.dim() == 4 else out.squeeze(0)
 
 
-# ---------------------------------------------------------------- maxima
-def largest(x: Tensor, size: Any, step: Any = (), pad: Any = (0,), dilation: Any = (1,), ceil_mode: bool = False) -> Any:
-    """torch's max_pool2d_with_indices: the first of the largest elements of a window, and its position in the image."""
-    axes = _axes(x, size, step, [pad] if isinstance(pad, int) else pad, ceil_mode, True) if _is_dense(dilation) else None
-    if axes is None or x.dim() != 4:
-        return NotImplemented
-    is_last = is_channels_last(x)
-    values, height = (channels_behind(x), 1) if is_last else (x, 2)
-    (rows, in_rows), (columns, in_columns) = (axis.windows(x.device) for axis in axes)
-    found = looked_up(values, height, [rows, columns])
-    if not all(axis.is_inside for axis in axes):
-        found = torch.where(before(before(in_rows, 2) & in_columns, int(is_last)), found, float("-inf"))
-    order = [n for n in range(found.dim()) if n not in (height + 1, height + 3)] + [height + 1, height + 3]
-    found = found.permute(order).flatten(-2)
-    best, which = found.amax(-1), found.argmax(-1)
-    which, width, dtype = which.to(torch.int32), axes[1].size, integers_below(axes[0].n * axes[1].n)
-    counts = [torch.arange(axis.count, dtype=dtype, device=x.device) * axis.step - axis.pad for axis in axes]
-    in_window = torch.div(which, width, rounding_mode="trunc")
-    row, column = before(counts[0], 1 + is_last) + in_window, before(counts[1], int(is_last)) + (which - in_window * width)
-    place = (row * axes[1].n + column).to(torch.int64)
-    return tuple(channels_in_front(t) for t in (best, place)) if is_last else (best, place)
-
-
-def largest_backward(grad: Tensor, x: Tensor, size: Any, step: Any, pad: Any, dilation: Any, ceil_mode: bool, indices: Tensor) -> Any:
-    """The gradient of `largest`: each pixel takes the results of the windows whose largest element it is."""
-    axes = _axes(x, size, step, pad, ceil_mode, True) if _is_dense(dilation) else None
-    if axes is None or x.dim() != 4:
-        return NotImplemented
-    is_last = is_channels_last(x)
-    first = 1 if is_last else 2
-    given = [_in_format_of(x, t) for t in (grad, indices)]
-    (rows, in_rows), (columns, in_columns) = (axis.results(x.device) for axis in axes)
-    values, places = (looked_up(channels_behind(t) if is_last else t, first, [rows, columns]) for t in given)
-    dtype = integers_below(axes[0].n * axes[1].n)
-    pixels = [torch.arange(axis.n, dtype=dtype, device=x.device)[:, None] for axis in axes]
-    is_mine = (places.to(dtype) == before(before(pixels[0], 2) * axes[1].n + pixels[1], int(is_last))) & before(before(in_rows, 2) & in_columns, int(is_last))
-    total = torch.where(is_mine, values.to(wide_type(grad)), 0.0).sum([first + 1, first + 3]).to(x.dtype)
-    return channels_in_front(total) if is_last else total
-
-
-def _is_dense(dilation: Any) -> bool:
-    return all(n == 1 for n in ([dilation] if isinstance(dilation, int) else dilation))
-
-
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
-    aten.avg_pool2d.default: average, aten.avg_pool2d_backward.default: average_backward,
-    aten.max_pool2d_with_indices.default: largest, aten.max_pool2d_with_indices_backward.default: largest_backward,
-}  # fmt: skip
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {aten.avg_pool2d.default: average, aten.avg_pool2d_backward.default: average_backward}
 """For AOTAutograd."""
