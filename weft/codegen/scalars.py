@@ -120,7 +120,7 @@ class ScalarPrinter:
             return self._block_value(sym)
         if sym.op in ("floordiv", "mod") and self._is_by_size(sym):
             return self._divided(sym)
-        if self.index_ctype == "int" and sym.op in ("floordiv", "mod") and sym.args[1].is_const and lower_bound(sym.args[0]) >= 0:
+        if self.index_ctype == "int" and sym.op in ("floordiv", "mod") and sym.args[1].is_const and _is_natural_of_blocks(sym.args[0]):
             text = f"(int)((unsigned){self._print(sym.args[0])} {_INFIX[sym.op]} {sym.args[1].value}u)"  # half the instructions of a division with a sign
             return text if top else f"({text})"
         text = f" {_INFIX[sym.op]} ".join(map(self._print, _host_first(sym)))
@@ -145,6 +145,11 @@ class ScalarPrinter:
         word = self._param(divisor(size), "unsigned long long")
         number = self._print(index, top=True)
         return f"weft::quotient({number}, {word})" if sym.op == "floordiv" else f"weft::remainder({number}, {self._print(size)}, {word})"
+
+
+def _is_natural_of_blocks(sym: Sym) -> bool:
+    """True for an index of a block that is not negative. The compiler knows that of threads and loops, but not of products with blocks, which may overflow."""
+    return lower_bound(sym) >= 0 and any(str(v.payload).startswith("blockIdx") for v in variables(sym))
 
 
 def _is_of_block(sym: Sym) -> bool:

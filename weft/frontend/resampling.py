@@ -47,7 +47,7 @@ class Axis:
     def forward(self, wide: torch.dtype, device: torch.device) -> Window:
         """Return the pixels that each result takes: where they are outside of the image, the first or the last one."""
         if self.factor == 1:
-            return Window(1, lambda k: (_counted(self.n, torch.int32, device), None))
+            return Window(1, lambda k: (rows_for(_counted(self.n, torch.int32, device), k), None))
         first, share = self._between(wide, device)
 
         def at(k: int) -> tuple[Tensor, Tensor]:
@@ -75,7 +75,7 @@ class Axis:
     def backward(self, wide: torch.dtype, device: torch.device) -> Window:
         """Return the results that each pixel is part of, and its weights in them, 0 for results that do not exist."""
         if self.factor == 1:
-            return Window(1, lambda k: (_counted(self.n, torch.int32, device), None))
+            return Window(1, lambda k: (rows_for(_counted(self.n, torch.int32, device), k), None))
         pixels = _counted(self.n, self._integers, device)
 
         def at(k: Any) -> tuple[Tensor, Tensor]:

@@ -47,8 +47,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) pipeline(
           #pragma unroll 1
           for (int i20 = 0; i20 < 2; ++i20) {  // iS87{2}
             {
-              const int stage_0 = (((int)((unsigned)i1 % 3u)) * 2) + i20;
-              weft::mbarrier_wait_phase(empty_0 + stage_0, ((int)((unsigned)i1 / 3u)) + -1);  // a stage for T11
+              const int stage_0 = ((i1 % 3) * 2) + i20;
+              weft::mbarrier_wait_phase(empty_0 + stage_0, (i1 / 3) + -1);  // a stage for T11
               weft::fence_proxy_async_shared();  // after what has been read there
               weft::mbarrier_arrive_expect_tx(full_0 + stage_0, ((((int)blockIdx.x * 2) + (i1 * 4) + i20) < p7 ? p8 : 0));
               if ((((int)blockIdx.x * 2) + (i1 * 4) + i20) < p7) {
@@ -67,8 +67,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) pipeline(
           #pragma unroll 1
           for (int i16 = 0; i16 < 2; ++i16) {  // iS91{2}
             {
-              const int stage_1 = (((int)((unsigned)i1 % 3u)) * 2) + i16;
-              weft::mbarrier_wait_phase(empty_1 + stage_1, ((int)((unsigned)i1 / 3u)) + -1);  // a stage for T12
+              const int stage_1 = ((i1 % 3) * 2) + i16;
+              weft::mbarrier_wait_phase(empty_1 + stage_1, (i1 / 3) + -1);  // a stage for T12
               weft::fence_proxy_async_shared();  // after what has been read there
               weft::mbarrier_arrive_expect_tx(full_1 + stage_1, ((((int)blockIdx.x * 2) + (i1 * 4) + i16) < p7 ? p8 : 0));
               if ((((int)blockIdx.x * 2) + (i1 * 4) + i16) < p7) {
@@ -91,14 +91,14 @@ extern "C" __global__ void __launch_bounds__(384, 1) pipeline(
       float T17 = 0.f;  // sum
       float T7;  // sum
       weft::Array<weft::bf16, 8> T16;  // cast
-      const int stage_0 = (((int)((unsigned)i1 % 3u)) * 2) + (int)threadIdx.y;
-      weft::mbarrier_wait_phase(full_0 + stage_0, (int)((unsigned)i1 / 3u));  // T11 loaded
+      const int stage_0 = ((i1 % 3) * 2) + (int)threadIdx.y;
+      weft::mbarrier_wait_phase(full_0 + stage_0, i1 / 3);  // T11 loaded
       if (((((int)blockIdx.x * 2) + (i1 * 4) + (int)threadIdx.y) < p7) && ((int)threadIdx.x < p11)) {
         weft::load_shared_vector<8>(T13, 0, T11 + (stage_0 * p9) + ((int)threadIdx.x * 8));
       }
       weft::release_stage(empty_0 + stage_0);  // T11 read
-      const int stage_1 = (((int)((unsigned)i1 % 3u)) * 2) + (int)threadIdx.y;
-      weft::mbarrier_wait_phase(full_1 + stage_1, (int)((unsigned)i1 / 3u));  // T12 loaded
+      const int stage_1 = ((i1 % 3) * 2) + (int)threadIdx.y;
+      weft::mbarrier_wait_phase(full_1 + stage_1, i1 / 3);  // T12 loaded
       if (((((int)blockIdx.x * 2) + (i1 * 4) + (int)threadIdx.y) < p7) && ((int)threadIdx.x < p11)) {
         weft::load_shared_vector<8>(T14, 0, T12 + (stage_1 * p9) + ((int)threadIdx.x * 8));
       }
@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) pipeline(
       {
         float value[1];
         value[0] = ((((int)blockIdx.x * 2) + (i1 * 4) + (int)threadIdx.y) < p7) && ((int)threadIdx.x < p11) ? T17 : 0.f;
-        weft::reduce_group<weft::Sum, 1, 128>(value, reinterpret_cast<float*>(shared + p12) + (((int)((unsigned)i1 % 2u)) * 8) + ((int)threadIdx.y * 4), (int)threadIdx.x, 1 + (int)threadIdx.y);
+        weft::reduce_group<weft::Sum, 1, 128>(value, reinterpret_cast<float*>(shared + p12) + ((i1 % 2) * 8) + ((int)threadIdx.y * 4), (int)threadIdx.x, 1 + (int)threadIdx.y);
         T7 = value[0];
       }
       if (((((int)blockIdx.x * 2) + (i1 * 4) + (int)threadIdx.y) < p7) && ((int)threadIdx.x < p11)) {

@@ -11,7 +11,7 @@ extern "C" __global__ void pointwise_1d(
     for (int i4 = 0; i4 < 4; ++i4) {  // iS26{4}
       float T6;  // of T1
       float T3;  // add
-      T6 = weft::load_global<weft::Cache::unspecified>(T1 + (int)((unsigned)(((int)threadIdx.x * 4) + i4) % 64u));
+      T6 = weft::load_global<weft::Cache::unspecified>(T1 + (((int)threadIdx.x * 4) + i4) % 64);
       T3 = (T5[i4] + T6);
       T7[i4] = weft::relu(T3);
     }
