@@ -62,7 +62,7 @@ def some_of(x: torch.Tensor, number: int) -> torch.Tensor:
 
 
 CATS = [
-    (4, (256, 256), torch.bfloat16, True), (4, (512, 256, 256), torch.float16, True), (2, (256,) * 8, torch.bfloat16, False), (1, (512, 512), torch.float32, True),
+    (4, (256, 256), torch.bfloat16, True), (4, (512, 256, 256), torch.float16, True), (2, (256,) * 8, torch.bfloat16, None), (1, (512, 512), torch.float32, True),
     (5, (260, 252), torch.bfloat16, None), (3, (257, 255), torch.float32, None), (7, (131, 250), torch.float16, None), (3, (256, 0, 256), torch.float32, True),
     (3, (5, 3), torch.bfloat16, False), (1, (1, 1023), torch.float32, None), (6, (3, 5, 1019, 5), torch.bfloat16, None),
 ]  # fmt: skip
