@@ -112,19 +112,24 @@ def test_gradient_of_a_bias_per_head_beside_that_of_a_softmax(batch, heads, quer
     run(fd, [p, g], [d, d.sum(0)], torch.float32)
 
 
-def test_other_work_on_columns_of_samples():
-    """Column results of several kinds meet each other, a value per sample and column, and one per column."""
+def other_work_on_columns(x, scale, w, contiguity):
+    """Column results of several kinds meet each other, a value per sample and column, and one per column; and what they are in float64."""
     with FusionDefinition() as fd:
         ops = fd.ops
-        x = fd.define_tensor([-1] * 3, contiguity=True)
-        scale, w = fd.define_tensor([-1] * 2, contiguity=True), fd.define_tensor([-1], contiguity=True)
-        y = ops.mul(x, ops.broadcast_in_dim(ops.mul(scale, ops.broadcast(w, [True, False])), x.shape(), [0, 2]))
+        rows = fd.define_tensor([-1] * 3, contiguity=contiguity)
+        of_samples, of_columns = fd.define_tensor([-1] * 2, contiguity=True), fd.define_tensor([-1], contiguity=True)
+        y = ops.mul(rows, ops.broadcast_in_dim(ops.mul(of_samples, ops.broadcast(of_columns, [True, False])), rows.shape(), [0, 2]))
         total = ops.sum(y, [2])
         fd.add_output(ops.sub(y, ops.broadcast(total, [False, False, True])))
         fd.add_output(total)
         most = ops.max(y, [1])
-        fd.add_output(ops.add(ops.mul(ops.sum(ops.mul(y, x), [1]), scale), most))
+        fd.add_output(ops.add(ops.mul(ops.sum(ops.mul(y, rows), [1]), of_samples), most))
         fd.add_output(most)
-    x, scale, w = numbers(5, 11, 36), numbers(5, 36), numbers(36)
     y = x.double() * (scale.double() * w.double())[:, None]
-    run(fd, [x, scale, w], [y - y.sum(2, keepdim=True), y.sum(2), (y * x.double()).sum(1) * scale.double() + y.amax(1), y.amax(1)], torch.float32)
+    return fd, [y - y.sum(2, keepdim=True), y.sum(2), (y * x.double()).sum(1) * scale.double() + y.amax(1), y.amax(1)]
+
+
+def test_other_work_on_columns_of_samples():
+    inputs = numbers(5, 11, 36), numbers(5, 36), numbers(36)
+    fd, wanted = other_work_on_columns(*inputs, contiguity=True)
+    run(fd, list(inputs), wanted, torch.float32)

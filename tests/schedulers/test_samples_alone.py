@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_columns_of_samples import DTYPES, adaptive_norm_backward, adaptive_norm_in_float64, adaptive_norm_inputs, run
+from test_columns_of_samples import DTYPES, adaptive_norm_backward, adaptive_norm_in_float64, adaptive_norm_inputs, other_work_on_columns, run
 from two_sided_fusions import WAYS, forced, numbers
 
 from weft import FusionDefinition
@@ -60,23 +60,10 @@ def test_bias_per_head_of_short_rows_of_any_length(columns):
 
 @pytest.mark.parametrize("more", [{}, {"groups": 4, "lanes": 32, "threads_y": 1}, {"groups": 2, "row_unroll": 2}], ids=str)
 def test_other_work_on_columns(more):
-    """Column results of several kinds meet each other, a value per sample and column, and one per column."""
-    with FusionDefinition() as fd:
-        ops = fd.ops
-        x = fd.define_tensor([-1] * 3, contiguity=[False, True, True])
-        scale, w = fd.define_tensor([-1] * 2, contiguity=True), fd.define_tensor([-1], contiguity=True)
-        y = ops.mul(x, ops.broadcast_in_dim(ops.mul(scale, ops.broadcast(w, [True, False])), x.shape(), [0, 2]))
-        total = ops.sum(y, [2])
-        fd.add_output(ops.sub(y, ops.broadcast(total, [False, False, True])))
-        fd.add_output(total)
-        most = ops.max(y, [1])
-        fd.add_output(ops.add(ops.mul(ops.sum(ops.mul(y, x), [1]), scale), most))
-        fd.add_output(most)
-    x, scale, w = numbers(5, 13, 128)[:, :11], numbers(5, 128), numbers(128)
-    y = x.double() * (scale.double() * w.double())[:, None]
-    wanted = [y - y.sum(2, keepdim=True), y.sum(2), (y * x.double()).sum(1) * scale.double() + y.amax(1), y.amax(1)]
+    inputs = numbers(5, 13, 128)[:, :11], numbers(5, 128), numbers(128)
+    fd, wanted = other_work_on_columns(*inputs, contiguity=[False, True, True])
     with forced("loaded when needed", **{"lanes": 8, "threads_y": 4, **ALONE, **more}):
-        run(fd, [x, scale, w], wanted, torch.float32)
+        run(fd, list(inputs), wanted, torch.float32)
 
 
 @pytest.mark.parametrize("samples, rows, is_alone", [(1024, 8, True), (4000, 64, True), (32, 1024, False), (8, 64, False)])

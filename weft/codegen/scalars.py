@@ -149,7 +149,7 @@ class ScalarPrinter:
 
 def _is_natural_of_blocks(sym: Sym) -> bool:
     """True for an index of a block that is not negative. The compiler knows that of threads and loops, but not of products with blocks, which may overflow."""
-    return lower_bound(sym) >= 0 and any(str(v.payload).startswith("blockIdx") for v in variables(sym))
+    return lower_bound(sym) >= 0 and any(str(v.payload).startswith(_BLOCK_VAR) for v in variables(sym))
 
 
 def _is_of_block(sym: Sym) -> bool:

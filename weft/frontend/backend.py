@@ -21,11 +21,9 @@ from torch._dynamo.backends.common import aot_autograd
 
 from ..runtime import preload
 from ..runtime.collector import paused
-from .aligned import align_products
 from .aten import RULES
 from .backend_options import BackendOptions, BadOption, BadOptionValue, chosen_options
-from .channels_last import lay_out_convolutions
-from .compiling import compile_graph, is_on_cpu, run_plan
+from .compiling import compile_graph, is_on_cpu, rewrite, run_plan
 from .cuda_graphs import CudaGraphs
 from .direct_call import collected
 from .equal_nodes import merge_equal
@@ -33,8 +31,7 @@ from .interpolation import enlarge_images
 from .origins import name_lines
 from .record import GRAPHS, CompiledGraph
 from .regions import is_cheap
-from .rewrites import KEPT, simplify
-from .row_sums import sum_rows
+from .rewrites import KEPT
 from .stored import REBUILD, StoredGraph, caching, for_a_file
 
 
@@ -114,12 +111,7 @@ def partition(
             node.replace_all_uses_with(node.args[0])
             joint.graph.erase_node(node)
     merge_equal(joint.graph)
-    is_ours = is_emulated or not is_on_cpu(joint.graph)
-    simplify(joint.graph, splits_bias=is_ours)
-    if is_ours:
-        sum_rows(joint.graph)
-        align_products(joint.graph)
-        lay_out_convolutions(joint.graph)
+    rewrite(joint.graph, is_ours=is_emulated or not is_on_cpu(joint.graph))
     merge_equal(joint.graph)
     _save_copies_of_arguments(joint.graph)
     _save_what_extrema_are_of(joint.graph)

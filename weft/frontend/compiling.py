@@ -37,6 +37,15 @@ from .updates import find_updates, find_written, is_done, parts_of_arguments, wr
 log = logging.getLogger(__name__)
 
 
+def rewrite(graph: torch.fx.Graph, *, is_ours: bool) -> None:
+    """Rewrite a graph before regions are found, in place. is_ours: kernels of weft will run it."""
+    simplify(graph, splits_bias=is_ours)
+    if is_ours:
+        sum_rows(graph)
+        align_products(graph)
+        lay_out_convolutions(graph)
+
+
 def compile_graph(gm: torch.fx.GraphModule, *, kind: str, options: BackendOptions, may_donate: bool = True) -> Callable[[list[Any]], Any]:
     """Return a boxed function (one list of arguments) that runs an aten graph. may_donate: a backward may overwrite what the forward saved for it alone.
 
@@ -44,11 +53,7 @@ def compile_graph(gm: torch.fx.GraphModule, *, kind: str, options: BackendOption
     """
     on_cpu = is_on_cpu(gm.graph)
     if kind == "inference":
-        simplify(gm.graph, splits_bias=options.emulate or not on_cpu)
-        if options.emulate or not on_cpu:
-            sum_rows(gm.graph)
-            align_products(gm.graph)
-            lay_out_convolutions(gm.graph)
+        rewrite(gm.graph, is_ours=options.emulate or not on_cpu)
     if on_cpu and not options.emulate:
         _tell_eager(gm.graph, kind)
         return _plain(gm)
@@ -239,4 +244,4 @@ def _translated(region: Region, options: BackendOptions) -> Translated | str:
         return str(error).splitlines()[0]
 
 
-__all__ = ["compile_graph", "is_on_cpu", "run_plan"]
+__all__ = ["compile_graph", "is_on_cpu", "rewrite", "run_plan"]

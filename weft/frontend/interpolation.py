@@ -97,14 +97,19 @@ def _is_wrapped(image: Any, pad: Any = (), mode: str = "constant", value: Any = 
     return all(isinstance(n, int) and isinstance(width, int) and 0 <= width <= n for n, width in zip(sizes, pad))
 
 
-def _wrap(gm: GraphModule, node: Node, image: Node, widths: Any) -> None:
-    from . import wrapped_pads  # noqa: F401  (as below)
-
+def _replace(gm: GraphModule, node: Node, target: Any, *args: Any) -> None:
+    """Put a call of an operator in place of a node."""
     with gm.graph.inserting_before(node):
-        value = gm.graph.call_function(torch.ops.weft.pad_wrapped.default, (image, list(widths)))
+        value = gm.graph.call_function(target, args)
     value.meta = dict(node.meta)
     node.replace_all_uses_with(value)
     gm.graph.erase_node(node)
+
+
+def _wrap(gm: GraphModule, node: Node, image: Node, widths: Any) -> None:
+    from . import wrapped_pads  # noqa: F401  (as below)
+
+    _replace(gm, node, torch.ops.weft.pad_wrapped.default, image, list(widths))
 
 
 def _interpolate(gm: GraphModule, node: Node, image: Node, factors: list[int]) -> None:
@@ -115,11 +120,7 @@ def _interpolate(gm: GraphModule, node: Node, image: Node, factors: list[int]) -
     named = _named(node)
     is_aligned = bool(named["align_corners"])
     sizes = [0 if factor and not is_aligned else size for factor, size in zip(factors, node.meta["example_value"].shape[2:])]
-    with gm.graph.inserting_before(node):
-        value = gm.graph.call_function(torch.ops.weft.resize.default, (image, sizes, factors, is_aligned, PIXELS[named["mode"]]))
-    value.meta = dict(node.meta)
-    node.replace_all_uses_with(value)
-    gm.graph.erase_node(node)
+    _replace(gm, node, torch.ops.weft.resize.default, image, sizes, factors, is_aligned, PIXELS[named["mode"]])
 
 
 def _is_differentiated(named: dict[str, Any]) -> bool:
@@ -142,11 +143,7 @@ def _leave_gradient(gm: GraphModule, node: Node, named: dict[str, Any]) -> None:
         return [value] * (named["input"].meta["example_value"].dim() - 2) if is_one else value
 
     given = each(named["size"]), [float(scale) for scale in each(named["scale_factor"])], bool(named["align_corners"]), PIXELS[named["mode"]]
-    with gm.graph.inserting_before(node):
-        value = gm.graph.call_function(torch.ops.weft.resize_by_torch.default, (named["input"], *given))
-    value.meta = dict(node.meta)
-    node.replace_all_uses_with(value)
-    gm.graph.erase_node(node)
+    _replace(gm, node, torch.ops.weft.resize_by_torch.default, named["input"], *given)
 
 
 def _repeat(gm: GraphModule, node: Node, image: Node, factors: list[int]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .windows import Window, integers_below, rows_for
+from .windows import Window, counted, integers_below, rows_for
 
 CUBIC = -0.75
 """torch's parameter of cubic interpolation, the slope of its kernel at 1."""
@@ -47,7 +47,7 @@ class Axis:
     def forward(self, wide: torch.dtype, device: torch.device) -> Window:
         """Return the pixels that each result takes: where they are outside of the image, the first or the last one."""
         if self.factor == 1:
-            return Window(1, lambda k: (rows_for(_counted(self.n, torch.int32, device), k), None))
+            return Window(1, lambda k: (rows_for(counted(self.n, device), k), None))
         first, share = self._between(wide, device)
 
         def at(k: int) -> tuple[Tensor, Tensor]:
@@ -60,11 +60,11 @@ class Axis:
         """Return the pixels at or before each result, and the share of the pixel behind. With a factor they are [n, factor] and [1, factor], else [m]."""
         step, first, per_pixel = self.steps
         if self.factor:
-            k = _counted(self.factor, torch.int32, device)[None]
+            k = counted(self.factor, device)[None]
             steps = k * step + (first + per_pixel)
             whole = torch.div(steps, per_pixel, rounding_mode="trunc")
-            return _counted(self.n, torch.int32, device)[:, None] + (whole - 1), (steps - whole * per_pixel).to(wide) / per_pixel
-        steps = _counted(self.m, self._integers, device) * step + (first + per_pixel)  # from a pixel in front of the image on, so that none is negative
+            return counted(self.n, device)[:, None] + (whole - 1), (steps - whole * per_pixel).to(wide) / per_pixel
+        steps = counted(self.m, device, self._integers) * step + (first + per_pixel)  # from a pixel in front of the image on, so that none is negative
         whole = torch.div(steps, per_pixel, rounding_mode="trunc")
         return whole - 1, (steps - whole * per_pixel).to(wide) * (1 / per_pixel)
 
@@ -75,8 +75,8 @@ class Axis:
     def backward(self, wide: torch.dtype, device: torch.device) -> Window:
         """Return the results that each pixel is part of, and its weights in them, 0 for results that do not exist."""
         if self.factor == 1:
-            return Window(1, lambda k: (rows_for(_counted(self.n, torch.int32, device), k), None))
-        pixels = _counted(self.n, self._integers, device)
+            return Window(1, lambda k: (rows_for(counted(self.n, device), k), None))
+        pixels = counted(self.n, device, self._integers)
 
         def at(k: Any) -> tuple[Tensor, Tensor]:
             pixel = rows_for(pixels, k)
@@ -110,10 +110,6 @@ class Axis:
         least = self.reach * per_pixel + max(0, first)
         place = _floor((pixel - self.reach) * per_pixel - first, step, least) + 1 + k
         return place, (place * step + first - pixel * per_pixel).to(wide) * (1 / per_pixel)
-
-
-def _counted(n: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.arange(n, dtype=dtype, device=device)
 
 
 def _floor(x: Tensor, divisor: int, least: int) -> Tensor:

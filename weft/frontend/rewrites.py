@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import operator
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -161,14 +161,14 @@ def _join_stacked(graph: Graph, node: Node) -> None:
     pieces: Any = node.args[0]
     users = list(node.users)
     first, *others = [tuple(piece.meta["val"].shape) for piece in pieces]
-    is_stack = bool(others) and all(len(shape) == len(first) and all(map(_equal, shape, first)) for shape in others)
+    is_stack = bool(others) and all(equal_sizes(shape, first) for shape in others)
     if len(users) != 1 or users[0].target not in (aten.view.default, aten._unsafe_view.default) or not is_stack:
         return
     (split,) = users
     given: Any = node.args[1] if len(node.args) > 1 else 0
     dim, value = given % len(first), split.meta["val"]
     stacked = (*first[:dim], len(pieces), *first[dim:])
-    if len(value.shape) != len(stacked) or not all(map(_equal, value.shape, stacked)) or _join_side_by_side(graph, split, list(pieces), dim):
+    if not equal_sizes(value.shape, stacked) or _join_side_by_side(graph, split, list(pieces), dim):
         return
     rows = [emit(graph, split, aten.unsqueeze.default, piece, dim) for piece in pieces]
     joined = emit(graph, split, aten.cat.default, rows, dim)
@@ -208,6 +208,11 @@ def _join_side_by_side(graph: Graph, node: Node, parts: list[Node], dim: int) ->
 
 def _equal(a: Any, b: Any) -> bool:
     return bool(statically_known_true(a == b))
+
+
+def equal_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """True if two shapes are known to be the same."""
+    return len(one) == len(other) and all(map(_equal, one, other))
 
 
 def _is_sum(node: Node) -> bool:
@@ -404,4 +409,4 @@ _REWRITES: dict[Any, Callable[[Graph, Node], None]] = {
     aten.clone.default: _drop_second_copy,
 }  # fmt: skip
 
-__all__ = ["CONVOLUTIONS", "KEPT", "drop_unread", "emit", "fake_result", "simplify"]
+__all__ = ["CONVOLUTIONS", "KEPT", "drop_unread", "emit", "equal_sizes", "fake_result", "simplify"]

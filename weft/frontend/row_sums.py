@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, Node
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from . import aten as _rules  # noqa: F401  (defines the op)
-from .rewrites import emit
+from .rewrites import emit, equal_sizes
 
 aten = torch.ops.aten
 
@@ -61,12 +60,8 @@ def _of_index(node: Node) -> tuple[Node, list[Node], list[int], int] | None:
     are_positions = all(i.meta["val"].dtype in (torch.int64, torch.int32) for i in index)
     if not are_positions or not all(isinstance(n, int) for n in sizes) or math.prod(sizes) >= 2**31:
         return None
-    is_whole = all(_are_equal(shape, other) for other in others) and _are_equal(values.meta["val"].shape, (*shape, *rest))
+    is_whole = all(equal_sizes(shape, other) for other in others) and equal_sizes(values.meta["val"].shape, (*shape, *rest))
     return (values, index, sizes, -1) if is_whole and _are_rows(values, len(shape)) else None
-
-
-def _are_equal(one: Any, other: Any) -> bool:
-    return len(one) == len(other) and all(bool(statically_known_true(a == b)) for a, b in zip(one, other))
 
 
 def _is_zero(base: Any) -> bool:

@@ -70,6 +70,11 @@ def integers_below(count: int) -> torch.dtype:
     return torch.int32 if count < 2**31 else torch.int64
 
 
+def counted(count: Any, device: torch.device, dtype: torch.dtype = torch.int32) -> Tensor:
+    """Return 0, 1, 2 and so on, in a type for positions."""
+    return torch.arange(count, dtype=dtype, device=device)
+
+
 def looked_up(values: Tensor, first: int, places: Sequence[Tensor]) -> Tensor:
     """Return elements [..., n, k, m, l, ...] of an image whose axes from `first` on are looked up at `places` [n, k], [m, l], one of them for each axis."""
     everything: list[Any] = [slice(None)] * first
@@ -107,7 +112,7 @@ def _one_by_one(values: Tensor, first: int, windows: Sequence[Window]) -> Tensor
 
 
 def _reduced(values: Tensor, first: int, windows: Sequence[Window]) -> Tensor:
-    lines = [window.at(torch.arange(window.size, dtype=torch.int32, device=values.device)) for window in windows]
+    lines = [window.at(counted(window.size, values.device)) for window in windows]
     behind = values.dim() - first - len(windows)
     values = looked_up(values, first, [place for place, _ in lines]).to(wide_type(values))
     for number, (_, weight) in enumerate(lines, start=1):  # in front of the axes of the windows behind it, and of the channels

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ..windows import (
-    are_one_by_one, before, channels_behind, channels_in_front, integers_below, is_channels_last, looked_up, wide_type,
+    are_one_by_one, before, channels_behind, channels_in_front, counted, integers_below, is_channels_last, looked_up, wide_type,
 )  # fmt: skip
-from .pools import Axis, axes_of, counted, in_format_of
+from .pools import Axis, axes_of, in_format_of
 
 aten = torch.ops.aten
 
@@ -29,7 +29,7 @@ def largest(x: Tensor, size: Any, step: Any = (), pad: Any = (0,), dilation: Any
     is_each = are_one_by_one(axes[0].size * axes[1].size, axes[1].step, is_last)
     best, in_window = (_compared if is_each else _reduced)(values, height, axes)
     dtype = integers_below(axes[0].n * axes[1].n)
-    rows, columns = (torch.arange(axis.count, dtype=dtype, device=x.device) * axis.step - axis.pad for axis in axes)
+    rows, columns = (counted(axis.count, x.device, dtype) * axis.step - axis.pad for axis in axes)
     place = (before(rows, 1 + is_last) * axes[1].n + before(columns, int(is_last)) + in_window).to(torch.int64)
     return tuple(channels_in_front(t) for t in (best, place)) if is_last else (best, place)
 
@@ -94,7 +94,7 @@ def largest_backward(grad: Tensor, x: Tensor, size: Any, step: Any, pad: Any, di
 def _pixels(axes: Sequence[Axis], behind: int, device: torch.device) -> Tensor:
     """Return the positions of pixels in the image, in front of `behind` axes of one element."""
     dtype = integers_below(axes[0].n * axes[1].n)
-    rows, columns = (torch.arange(axis.n, dtype=dtype, device=device) for axis in axes)
+    rows, columns = (counted(axis.n, device, dtype) for axis in axes)
     return before(rows[:, None] * axes[1].n + columns, behind)
 
 

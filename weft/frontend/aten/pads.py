@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..windows import before, channels_behind, channels_in_front, integers_below, is_channels_last, wide_type
+from ..windows import before, channels_behind, channels_in_front, counted, integers_below, is_channels_last, wide_type
 
 aten = torch.ops.aten
 
@@ -46,7 +46,7 @@ class Axis:
 
     def counted(self, count: Any) -> Tensor:
         """Return 0, 1, 2 and so on, in a type for positions."""
-        return torch.arange(count, dtype=integers_below(4 * self.n) if isinstance(self.n, int) else torch.int64, device=self.device)
+        return counted(count, self.device, integers_below(4 * self.n) if isinstance(self.n, int) else torch.int64)
 
     def sources(self) -> Tensor:
         """Return the pixel [count] that each place of the result is."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..windows import Window, channels_behind, channels_in_front, is_channels_last, rows_for, sum_of_windows, wide_type
+from ..windows import Window, channels_behind, channels_in_front, counted, is_channels_last, rows_for, sum_of_windows, wide_type
 
 aten = torch.ops.aten
 
@@ -91,10 +91,6 @@ class Axis:
         pixel = rows_for(counted(self.n, device), k) + self.pad
         result = torch.div(pixel, self.step, rounding_mode="trunc") - k
         return result.clamp(0, self.count - 1), (result >= 0) & (result < self.count) & (result * self.step + self.size > pixel)
-
-
-def counted(n: int, device: torch.device) -> Tensor:
-    return torch.arange(n, dtype=torch.int32, device=device)
 
 
 def axes_of(x: Tensor, size: Any, step: Any, pad: Any, rounds_up: bool, counts_padding: bool) -> list[Axis] | None:
