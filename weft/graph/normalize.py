@@ -27,6 +27,7 @@ from .folded_twice import fold_at_once
 from .joined_sums import join_sums
 from .lookups import move_lookups_up
 from .moved_reshapes import move_reshapes
+from .needless_doubles import compute_in_single
 from .padded_folds import fold_before_padding
 from .picked_sums import look_up_what_sums_pick
 from .questions import Questions
@@ -48,12 +49,12 @@ def normalize(fusion: Fusion, questions: Questions | None = None) -> Fusion:
 def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> list[SizeEquality] | None:
     """Bring a fusion into normal form; return the sizes that must be equal in every call, or None if there was nothing to do.
 
-    Before: axes may be open; slices, pads, cats, reshapes as the user wrote them. After: inputs, outputs and names of tensors are the same; every axis
-    is decided; a tensor with factored axes has `TensorDomain.user`; reshapes remain only if their sizes do not factor; no CatOp remains; lookups read tensors
-    in memory, where that is profitable; topks of a few values are reductions, sums that pick one element are lookups; scatters are writes into a copy;
-    sums that differ only in factors of their results are one sum, as are sums whose results are added; sums of slices are slices of a sum that is there; a
-    reduction of a reduction is one; positions are counted once for each axis that they are used along; rotations are of inputs, where possible, or else of what
-    a kernel writes.
+    Before: axes may be open; slices, pads, cats, reshapes as the user wrote them. After: inputs, outputs and names of tensors are the same; every axis is
+    decided; a tensor with factored axes has `TensorDomain.user`; reshapes remain only if their sizes do not factor; no CatOp remains; doubles of which a cast
+    keeps nothing are floats; lookups read tensors in memory, where that is profitable; topks of a few values are reductions, sums that pick one element are
+    lookups; scatters are writes into a copy; sums that differ only in factors of their results are one sum, as are sums whose results are added; sums of
+    slices are slices of a sum that is there; a reduction of a reduction is one; positions are counted once for each axis that they are used along; rotations
+    are of inputs, where possible, or else of what a kernel writes.
     Errors: those of `concretize`.
     """
     questions = questions or Questions()
@@ -79,6 +80,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
 
 def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
     """Apply the passes after which no axis changes any more."""
+    compute_in_single(fusion)
     scatter_in_kernels(fusion, questions)
     look_up_what_sums_pick(fusion)
     if not fusion.shares_results:  # in a definition by hand they stay two, as in nvFuser, whose users count segments in profiles
