@@ -151,6 +151,36 @@ def test_columns_are_divided_into_wide_pieces_that_fill_the_chip(dtype: DataType
     assert f" columns={columns}," in made.params and f"bdimx={across}, bdimy={threads // across}," in made.params
 
 
+@pytest.mark.parametrize(
+    "shape, wanted", [((8192, 8192), (128, 2, True)), ((3000, 20000), (256, 2, True)), ((200, 20000), (512, 2, True)), ((8192, 1024), (128, 2, False)), ((9000, 6001), (128, 2, True))]
+)  # fmt: skip
+def test_rows_load_ahead_and_few_of_them_have_large_blocks(shape: tuple[int, int], wanted: tuple[int, int, bool]) -> None:
+    """(threads, vectors loaded together, are loads of the next piece in flight) on an H100. A row of one piece has no next one."""
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.cumsum(fd.define_tensor([-1, -1], contiguity=True), 1))
+    (made,) = programs(fd, [shape], H100)
+    threads, unroll, is_ahead = wanted
+    assert f" unroll={unroll}, bdimx={threads}, bdimy=1," in made.params and f" is_ahead={is_ahead}," in made.params
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.float64], ids=str)
+def test_pieces_are_loaded_ahead_of_the_one_that_is_scanned(dtype: torch.dtype) -> None:
+    """An operand of each row and one of each column are loaded ahead, too."""
+    rows, columns = 70, 9 * 512
+    x, y, z = numbers(rows, columns, dtype=dtype), numbers(rows, 1, dtype=dtype), numbers(columns, dtype=dtype)
+    with FusionDefinition() as fd:
+        a, b = (fd.define_tensor([-1, n], contiguity=True, dtype=TYPES[dtype]) for n in (-1, 1))
+        c = fd.define_tensor([-1], contiguity=True, dtype=TYPES[dtype])
+        fd.add_output(fd.ops.cumsum(fd.ops.add(fd.ops.add(a, b), c), 1))
+    with poisoned_outputs():
+        (out,) = fd.execute([x, y, z])
+    assert fd.fec.kernel_runtimes[0].proposal.params.is_ahead  # type: ignore[attr-defined]
+    want = (x.double() + y.double() + z.double()).cumsum(1)
+    scale = (x.double() + y.double() + z.double()).abs().cumsum(1)
+    bound = (2**-8 if dtype is torch.bfloat16 else 0) * want.abs() + 60 * torch.finfo(torch.float32 if dtype.itemsize < 8 else torch.float64).eps * scale
+    assert ((out.double() - want).abs() <= bound).all()
+
+
 @pytest.mark.parametrize("columns", [33, 41, 5])
 def test_an_odd_number_of_columns(columns: int) -> None:
     x = numbers(4099, columns)

@@ -10,6 +10,7 @@ Pieces are a serial loop, and what they fold to is carried along in a register. 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from ..schedule.primitives import set_memory_type
 from ..schedule.staying_blocks import StayingBlocks
 from .arithmetic import ceil_div, few_digits, next_power_of_two, previous_power_of_two
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
+from .cost.passing import FEW_WAVES
 from .limits import FULL_BLOCK_THREADS, LOOP_THREAD_REGISTERS
 from .rows import arrange, arrange_axes, merge_axes_at, split_axis
 from .template import Template
@@ -43,6 +45,8 @@ SHARED_ROW_THREADS = 2 * ROW_THREADS
 """Threads of a block that has a row, or a part of one."""
 ROW_UNROLL = 2
 """Vectors per thread whose loads are issued together."""
+STAGED_ELEMS = 8
+"""Elements that a thread loads together, one by one, of a row that begins anywhere."""
 COLUMN_THREADS = FULL_BLOCK_THREADS // 2
 LEAST_PIECES = 2
 """For each block that shares a row, which it reads twice."""
@@ -153,10 +157,11 @@ class Scans(Scheduler):
             is_staged = 2 * limit < widest and row >= widest * WARP_THREADS
             vector = widest if is_staged else min(limit, widest)
             is_alone = not (analysis.is_shareable and is_shared(others, arch))
-            most_unroll = 1 if is_staged else ROW_UNROLL
-            threads = min(ROW_THREADS if is_alone else SHARED_ROW_THREADS, max(32, next_power_of_two(ceil_div(row, vector * most_unroll))))
+            most_unroll = max(1, STAGED_ELEMS // vector) if is_staged else ROW_UNROLL
+            threads = min(row_threads(others, arch) if is_alone else SHARED_ROW_THREADS, max(32, next_power_of_two(ceil_div(row, vector * most_unroll))))
             unroll = min(most_unroll, next_power_of_two(ceil_div(row, vector * threads)))
-            params = ScanParams(True, vector, unroll, threads, 1, LOOP_THREAD_REGISTERS, is_staged=is_staged)
+            is_ahead = row > vector * unroll * threads
+            params = ScanParams(True, vector, unroll, threads, 1, LOOP_THREAD_REGISTERS, is_ahead=is_ahead, is_staged=is_staged)
         else:
             columns, threads = analysis.columns_of_a_thread(others, sizes, alignment_bits), COLUMN_THREADS
             across = ceil_div(others, columns)
@@ -176,7 +181,8 @@ class Scans(Scheduler):
         chosen, _ = self.choose(analysis, sizes, alignment_bits, arch)
         out = [chosen]
         if chosen.is_row:
-            out += [replace(chosen, bdimx=threads, unroll=unroll) for threads in (64, 128, 256) for unroll in (1, 2)]
+            kinds = itertools.product((64, 128, 256), (1, 2), (False, True))
+            out += [replace(chosen, bdimx=threads, unroll=unroll, is_ahead=is_ahead) for threads, unroll, is_ahead in kinds]
         else:
             row = analysis.axes.extents_elems(sizes)[analysis.along]
             threads = (COLUMN_THREADS, FULL_BLOCK_THREADS)
@@ -229,6 +235,14 @@ def blocks_of_a_row(params: ScanParams, row: int, others: int, arch: Arch) -> in
 def is_shared(blocks: int, arch: Arch) -> bool:
     """True if so many blocks leave half of the chip idle."""
     return 2 * blocks <= arch.sm_count
+
+
+def row_threads(rows: int, arch: Arch) -> int:
+    """Return the threads of a block that has a row: more where few rounds of blocks would leave much of the chip idle in the last one."""
+    threads = ROW_THREADS
+    while threads < FULL_BLOCK_THREADS and rows < FEW_WAVES * arch.sm_count * arch.blocks_per_sm(threads, LOOP_THREAD_REGISTERS, 0):
+        threads *= 2
+    return threads
 
 
 def column_threads(blocks: int, arch: Arch) -> int:
