@@ -47,14 +47,15 @@ def siblings(first: TensorView, second: TensorView) -> list[tuple[IterDomain, It
 def equal_lookups(exprs: Iterable[Expr]) -> list[list[TensorView]]:
     """Return the results of lookups of one source at the same positions: their axes are the same.
 
-    Positions from index tensors are the same if both come from one tensor by the same copies and broadcasts, as for a row that is read again.
+    Positions from index tensors are the same if both come from one tensor by the same copies and broadcasts, as for a row that is read again. Readings with
+    different numbers have axes of their own.
     """
     found: dict[tuple[Hashable, ...], list[TensorView]] = {}
     for expr in exprs:
         if isinstance(expr, LookupOp):
             shape = tuple(axis.logical_extent for axis in expr.tensor_outputs[0].get_maybe_root_domain())
             indices = tuple(_copied_from(expr.inputs[n]) for p in expr.positions if isinstance(p, At) for n in p.operands)
-            found.setdefault((expr.source, expr.positions, shape, indices), []).append(expr.tensor_outputs[0])
+            found.setdefault((expr.source, expr.positions, shape, indices, expr.attributes.get("reading")), []).append(expr.tensor_outputs[0])
     return [group for group in found.values() if len(group) > 1]
 
 

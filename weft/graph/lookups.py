@@ -14,7 +14,7 @@ from ..ir.graph_ops import Along, At, BagOp, Fixed, LookupOp, Position
 from ..ir.values import Expr, PointwiseOp, ReductionOp, SqueezeOp, TensorView, WelfordOp
 from ..ops.build import cast, logical_axes
 from .lookups_of_sums import move_through_sums
-from .moved_lookups import LookupMover, Made, is_joined, is_moved, is_plain_broadcast, turns_memory
+from .moved_lookups import LookupMover, Made, is_joined, is_moved, is_plain_broadcast, picks_few, turns_memory
 
 MOST_INSTRUCTIONS = 100
 """Instructions per element of a chain that is recomputed at the looked-up position. An estimate: with 2 per byte loaded a kernel is still memory-bound.
@@ -117,10 +117,10 @@ def _is_inside_as_chosen(choice: Expr, lookup: LookupOp) -> bool:
 def _pays(fusion: Fusion, expr: LookupOp) -> bool:
     source = expr.source
     definition = source.definition()
-    is_indexed = any(isinstance(place, At) for place in expr.positions)
+    needs_order = any(isinstance(place, At) for place in expr.positions) and not picks_few(expr)
 
     def is_end(above: Expr | None) -> bool:
-        return not is_moved(above) or is_indexed and turns_memory(above)
+        return not is_moved(above) or needs_order and turns_memory(above)
 
     if isinstance(expr, BagOp) or is_end(definition) or any(a.expanded_extent is not None for a in logical_axes(expr.outputs[0])):  # type: ignore[arg-type]
         return False

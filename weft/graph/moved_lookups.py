@@ -71,6 +71,13 @@ def turns_memory(expr: Expr | None) -> bool:
     return domain.allocation is not None and domain.allocation[-1] is not domain.logical[-1]
 
 
+def picks_few(lookup: LookupOp) -> bool:
+    """True if a lookup has fewer axes with several elements than its source, such as one class of each row: in whatever order these lie, they are read sooner
+    than the source is transposed."""
+    counts = [sum(not axis.is_broadcast() for axis in logical_axes(t)) for t in (lookup.tensor_outputs[0], lookup.source)]
+    return counts[0] < counts[1]
+
+
 class LookupMover:
     """Rewrites one lookup. `axes` are those of its result. made: values computed so far for it and for others of the same shape. only_joins: what is computed
     stays, and only lookups of lookups become one."""
@@ -166,7 +173,7 @@ class LookupMover:
 
     def _computed(self, tensor: TensorView, window: Window) -> TensorView:
         definition = tensor.definition()
-        is_end = turns_memory(definition) and any(isinstance(place, Value) for place in window.places)
+        is_end = turns_memory(definition) and any(isinstance(place, Value) for place in window.places) and not picks_few(self.expr)
         if not is_moved(definition) or is_end or self.only_joins and not is_joined(definition):
             turned = self._turned(tensor, window)
             return self._looked_up(tensor, window) if turned is None else turned

@@ -32,6 +32,7 @@ from .padded_folds import fold_before_padding
 from .picked_sums import look_up_what_sums_pick
 from .questions import Questions
 from .rolls import find_rolls, place_rolls
+from .rows_of_two_axes import separate_rows
 from .scatters import scatter_in_kernels
 from .selections import select_by_position
 from .shared_positions import separate_positions
@@ -91,6 +92,7 @@ def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
     move_lookups_up(fusion)
     place_rolls(fusion)
     separate_positions(fusion)
+    separate_rows(fusion)
 
 
 def _factor(fusion: Fusion, questions: Questions) -> None:

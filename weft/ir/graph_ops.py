@@ -70,6 +70,7 @@ class LookupOp(Expr):
     inputs: the source; index tensors, each of the output's rank, with broadcast axes where it does not vary; last the fill when `is_masked`.
     attributes: positions - one `Position` per logical axis of the source;
         is_discarded (if present: True) - results for positions outside are not used;
+        reading (if present) - a number; readings of one source with different numbers run along different axes;
         is_masked - a position outside of the source gives the fill, a scalar or the tensor's element there; otherwise it must not occur (values of index
         tensors are checked in the emulator, and on the GPU with the setting `bounds`; there is never an access outside).
     In a kernel the source is in global memory.

@@ -1,0 +1,129 @@
+"""A row that is used along two axes of a matrix is read once for each, in one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fusion_check import poisoned_outputs
+
+from weft import DataType, FusionDefinition
+from weft.graph.normalize import normalize
+from weft.ir.graph_ops import LookupOp
+from weft.options import options
+
+SIZES = [37, 1, 64, 0]
+
+
+def along(fd: FusionDefinition, row: Any, size: Any, axis: int) -> Any:
+    return fd.ops.broadcast_in_dim(row, [size, size], [axis])
+
+
+def pairs(compute: Callable[[FusionDefinition, Any, Any], Any], dtype: DataType = DataType.Float) -> FusionDefinition:
+    """compute(v[:, None], v[None, :])"""
+    with FusionDefinition() as fd:
+        v = fd.define_tensor([-1], contiguity=True, dtype=dtype)
+        out = compute(fd, along(fd, v, v.size(0), 0), along(fd, v, v.size(0), 1))
+        fd.add_output(fd.ops.cast(out, dtype) if dtype is not DataType.Float else out)
+    return fd
+
+
+def run(fd: FusionDefinition, inputs: list[torch.Tensor], kernels: int = 1) -> list[torch.Tensor]:
+    with poisoned_outputs(), options(check="races"):
+        outs = fd.execute(inputs)
+    if all(t.numel() for t in outs):
+        assert len(fd.fec.kernel_runtimes) == kernels  # type: ignore[attr-defined]
+    return outs
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_differences_of_all_pairs(size: int, dtype: torch.dtype) -> None:
+    fd = pairs(lambda fd, a, b: fd.ops.exp(fd.ops.neg(fd.ops.mul(fd.ops.sub(a, b), fd.ops.sub(a, b)))), {torch.float32: DataType.Float}.get(dtype, DataType.BFloat16))
+    v = torch.randn(size, generator=torch.Generator().manual_seed(size)).to(dtype)
+    (out,) = run(fd, [v])
+    w = v.double()
+    torch.testing.assert_close(out.double(), torch.exp(-((w[:, None] - w) ** 2)), rtol=1e-5 if dtype is torch.float32 else 5e-3, atol=1e-6)
+
+
+def test_strided_and_misaligned_rows() -> None:
+    for v in (torch.randn(101)[1::2], torch.randn(60)[1:]):
+        with FusionDefinition() as fd:
+            row = fd.define_tensor([-1], contiguity=False)
+            fd.add_output(fd.ops.sub(along(fd, row, row.size(0), 0), along(fd, row, row.size(0), 1)))
+        (out,) = run(fd, [v])
+        assert torch.equal(out, v[:, None] - v)
+
+
+@pytest.mark.parametrize("size", SIZES[:3])
+def test_one_row_beside_a_matrix_and_its_transpose(size: int) -> None:
+    """exp(x - r[:, None]) * s[:, None] + (exp(x.t() - c[:, None]) * s[:, None]).t(): s is used along both axes, r and c along one each."""
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        r, c, s = (fd.define_tensor([-1], contiguity=True) for _ in range(3))
+        n = x.size(0)
+        scale = ops.mul(s, 2.0)
+        rows = ops.mul(ops.exp(ops.sub(x, along(fd, r, n, 0))), along(fd, scale, n, 0))
+        columns = ops.mul(ops.exp(ops.sub(ops.permute(x, [1, 0]), along(fd, c, n, 0))), along(fd, scale, n, 0))
+        fd.add_output(ops.stride_order(ops.add(rows, ops.permute(columns, [1, 0])), [1, 0]))
+    made = torch.Generator().manual_seed(size)
+    x, r, c, s = torch.randn(size, size, generator=made), *(torch.randn(size, generator=made) for _ in range(3))
+    (out,) = run(fd, [x, r, c, s])
+    x, r, c, s = (t.double() for t in (x, r, c, s))
+    want = torch.exp(x - r[:, None]) * 2 * s[:, None] + (torch.exp(x.t() - c[:, None]) * 2 * s[:, None]).t()
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
+    readings = [e for e in normalize(fd.fusion).tensor_exprs() if isinstance(e, LookupOp)]
+    assert len(readings) == (2 if size else 0) and {e.source.name for e in readings} == {3}  # of s alone
+
+
+def test_a_row_that_is_also_a_result_and_a_reduction() -> None:
+    with FusionDefinition() as fd:
+        v = fd.define_tensor([-1], contiguity=True)
+        w = fd.ops.mul(v, v)
+        n = v.size(0)
+        fd.add_output(w)
+        fd.add_output(fd.ops.sum(fd.ops.mul(along(fd, w, n, 0), along(fd, v, n, 1)), [1]))
+        fd.add_output(fd.ops.sum(w, [0]))
+    v = torch.randn(45)
+    with poisoned_outputs(), options(check="races"):
+        outs = fd.execute([v])
+    d = v.double()
+    for out, want in zip(outs, (d * d, d * d * d.sum(), (d * d).sum())):
+        torch.testing.assert_close(out.double(), want, rtol=1e-4, atol=1e-5)
+
+
+def test_many_uses() -> None:
+    with FusionDefinition() as fd:
+        v = fd.define_tensor([-1], contiguity=True)
+        total = along(fd, v, v.size(0), 0)
+        for _ in range(60):
+            total = fd.ops.add(fd.ops.mul(total, along(fd, v, v.size(0), 1)), along(fd, v, v.size(0), 0))
+        fd.add_output(total)
+    v = torch.rand(9)
+    (out,) = run(fd, [v])
+    want = v.double()[:, None].expand(9, 9)
+    for _ in range(60):
+        want = want * v.double() + v.double()[:, None]
+    torch.testing.assert_close(out.double(), want, rtol=1e-4, atol=1e-4)
+
+
+def clip_loss(x: torch.Tensor) -> torch.Tensor:
+    labels = torch.arange(x.shape[0], device=x.device)
+    return (F.cross_entropy(x, labels) + F.cross_entropy(x.t(), labels)) / 2
+
+
+@pytest.mark.parametrize("size", [64, 33])
+def test_loss_of_rows_and_columns(size: int) -> None:
+    """The class of each column is looked up in the matrix itself, not in a transposed copy of it; forward three kernels, backward one."""
+    x = torch.randn(size, size, generator=torch.Generator().manual_seed(size))
+    ours, theirs = x.clone().requires_grad_(), x.double().requires_grad_()
+    loss = torch.compile(clip_loss, backend="weft", options={"emulate": True}, dynamic=False)(ours)
+    (gradient,) = torch.autograd.grad(loss, ours)
+    want = clip_loss(theirs)
+    (wanted,) = torch.autograd.grad(want, theirs)
+    torch.testing.assert_close(loss.double(), want, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gradient.double(), wanted, rtol=1e-4, atol=1e-7)
