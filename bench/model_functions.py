@@ -5,8 +5,9 @@
     PYTHONPATH=. python bench/model_functions.py --warm --share 0/14            a GPU: compiles only, so many processes side by side, before `--time`
 
 Instructions are counted as if each were executed once, so loops count too little, and branches too much.
-Functions that no other script has: pools, shuffled pixels, pads, embeddings, losses, gates. What takes longer than Inductor's is on docs/slow_corners.md.
-Read first: `CASES`, `counted`, `timed`.
+Functions that no other script has, here and in `task_functions.py`: pools, shuffled pixels, pads, embeddings, losses, gates. What takes longer than Inductor's
+is on docs/slow_corners.md.
+Read first: `counted`, `timed`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import argparse
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import moved
+import task_functions
 import torch
 import torch.nn.functional as F
+from function_cases import BF, CASES, I, Input, R, case
 from measure import FLUSHED_BYTES, KernelTime, kernel_times, write
 from torch import Tensor
 
@@ -32,54 +34,9 @@ from weft.runtime.engines import LaunchPlan
 from weft.runtime.nvrtc import compile_or_load
 from weft.runtime.resources import disassemble
 
-BF = torch.bfloat16
+assert task_functions, "its functions are in CASES"
 SCHEDULERS = 4
 """Of a multiprocessor; each issues an instruction of a warp per clock."""
-
-
-@dataclass(frozen=True)
-class Input:
-    """A tensor of an argument. below: for integers, the number that they are less than."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    below: int = 0
-
-    def made(self, device: str) -> Tensor:
-        if self.below:
-            return torch.randint(self.below, self.shape, device=device, dtype=self.dtype)
-        return torch.zeros(self.shape, dtype=self.dtype) if device == "cpu" else torch.randn(self.shape, device=device, dtype=self.dtype)
-
-
-def R(*shape: int, dt: torch.dtype = BF) -> Input:
-    return Input(shape, dt)
-
-
-def I(below: int, *shape: int) -> Input:  # noqa: E743
-    return Input(shape, torch.int64, below)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A function, its inputs, and which of them have gradients."""
-
-    function: Callable[..., Tensor]
-    inputs: tuple[Input, ...]
-    with_gradient: tuple[int, ...]
-
-
-CASES: dict[str, Case] = {}
-
-
-def case(*inputs: Input, grads: tuple[int, ...] | None = None) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Register a function; by default all inputs of floats have gradients."""
-
-    def put(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        chosen = tuple(n for n, given in enumerate(inputs) if given.dtype.is_floating_point) if grads is None else grads
-        CASES[function.__name__] = Case(function, inputs, chosen)
-        return function
-
-    return put
 
 
 @case(R(8192, 2 * 8192))

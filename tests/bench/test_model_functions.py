@@ -12,11 +12,12 @@ from weft.arch import H200
 from weft.options import options
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+import function_cases  # noqa: E402
 import model_functions  # noqa: E402
 
 
 def test_bytes_and_instructions_are_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(model_functions.CASES, "avg_pool", model_functions.Case(model_functions.CASES["avg_pool"].function, (model_functions.R(2, 4, 16, 16),), (0,)))
+    monkeypatch.setitem(model_functions.CASES, "avg_pool", function_cases.Case(model_functions.CASES["avg_pool"].function, (function_cases.R(2, 4, 16, 16),), (0,)))
     with options(chip="H200"):
         model_functions.counted("avg_pool", H200)
     told = capsys.readouterr().out
@@ -25,5 +26,5 @@ def test_bytes_and_instructions_are_told(monkeypatch: pytest.MonkeyPatch, capsys
 
 def test_inputs() -> None:
     assert model_functions.CASES["cross_entropy"].with_gradient == (0,) and model_functions.CASES["swiglu"].with_gradient == (0, 1)
-    integers = model_functions.I(5, 3, 4).made("cpu")
+    integers = function_cases.I(5, 3, 4).made("cpu")
     assert integers.dtype is torch.int64 and int(integers.max()) < 5
