@@ -13,7 +13,8 @@ from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, ReductionOp, TensorView, WelfordOp, no_reductions
 from ..ops.build import copy
 from ..schedulers.limits import LAUNCH_BYTES
-from .groups import Alike, Graph, Group
+from .group import Alike, Group
+from .groups import Graph
 
 MOST_ALIKE_TENSORS = 16
 """Limit of the tensors that a kernel of alike groups reads or writes, because each is a separate memory stream."""

@@ -1,9 +1,9 @@
-"""What the search for a partition knows of a group of expressions: what it reads and writes, over which axes, and whether a kernel can compute it.
+"""What the search for a partition knows of all groups of a definition: who reads and writes each tensor, and whether one kernel can compute two of them.
 
 A group is made of anchors. Expressions that cost nothing to repeat (casts to wider types, broadcasts, squeezes, plain copies, constants) belong to no
 group: each group that needs one computes it again from its root, the tensor before such a chain, so that what is stored between groups is the root.
 Whether a kernel can compute a group is answered from sets of axes; the schedulers themselves are asked once, about what the search ends with.
-Read first: `Graph`, `Group`, `Graph.obstacle`.
+Read first: `Graph`, `Graph.obstacle`; a group itself is in `group.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ..analysis.axes import AxisMaps
 from ..analysis.op_cost import cost_of
@@ -25,6 +24,7 @@ from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
 )  # fmt: skip
 from ..schedulers.limits import LAUNCH_BYTES
+from .group import Group, joined_links, with_one_folded_loop
 
 MUFU_SLOTS = 8
 """Instructions that a special function takes the place of: 16 lanes of 128 compute them."""
@@ -66,83 +66,6 @@ def is_free(expr: Expr) -> bool:
     if isinstance(expr, PointwiseOp) and expr.op_name == "cast":
         return expr.tensor_inputs[0].dtype().bits <= expr.outputs[0].dtype().bits  # type: ignore[attr-defined]
     return False
-
-
-Links = list[tuple[int, set[TensorView], bool]]
-
-
-def joined_links(links: Links) -> Links:
-    """Return `links`, with the sets of one axis that share a tensor merged."""
-    place: dict[tuple[int, TensorView], int] = {}
-    made: list[tuple[int, set[TensorView], bool] | None] = []
-    for bit, tensors, is_folded in links:
-        tensors = set(tensors)
-        for at in {place[bit, t] for t in tensors if (bit, t) in place}:
-            _, more, is_other_folded = made[at]  # type: ignore[misc]
-            tensors |= more
-            is_folded |= is_other_folded
-            made[at] = None
-        place.update(((bit, t), len(made)) for t in tensors)
-        made.append((bit, tensors, is_folded))
-    return [link for link in made if link is not None]
-
-
-def _with_one_folded_loop(links: Links) -> Links:
-    """Return `links`, with the sets of one reduced axis merged, because their loops were tied."""
-    folded: dict[int, set[TensorView]] = {}
-    for bit, tensors, is_folded in links:
-        if is_folded:
-            folded.setdefault(bit, set()).update(tensors)
-    return [(bit, tensors, True) for bit, tensors in folded.items()] + [link for link in links if not link[2]]
-
-
-def _joined_lookups(a: Group, b: Group) -> dict[TensorView, float]:
-    """Return what both groups read by lookups only."""
-    found = {t: count for t, count in a.looked_up.items() if t not in b.reads} | {t: count for t, count in b.looked_up.items() if t not in a.reads}
-    return found | {t: count + b.looked_up[t] for t, count in a.looked_up.items() if t in b.looked_up}
-
-
-@dataclass(frozen=True)
-class Alike:
-    """One of several joined groups whose loops have equal sizes. reference: a tensor that it writes, with all of its loops."""
-
-    exprs: list[Expr]
-    writes: set[TensorView]
-    reference: TensorView
-
-
-@dataclass(eq=False)
-class Group:
-    """Anchors that one step computes. first: the position of its outermost anchor in the definition. at: its position in a topological order of all groups.
-    reads: tensors from outside. barred: those of them that must be read from memory (sources of lookups, results of barriers, one element per block). produced:
-    results of the anchors that are needed outside. folds: (axes, reduced axes) of its reductions, as bit sets. is_single: it must be a kernel by itself.
-    folded: the reductions of the definition in it, as a bit set; spread: those whose results are broadcast over the reduced axes again in it. scatters: it
-    writes at positions that an index gives. scans: it has a running fold. repeated: expressions of other groups that this one recomputes. links: axis (a
-    bit) -> sets of tensors that share a loop over it within the group, and whether a reduction of the group has that loop. parts: the groups of equal loops
-    that were joined (`alike.py`). fold: one of its reductions. tied: tensors whose loops are tied (`analysis.axes.TIE`). looked_up: tensors that only lookups
-    read -> the bytes that these read, which may be a small part of the tensor.
-    """
-
-    anchors: list[Expr]
-    first: int
-    at: int
-    reads: set[TensorView]
-    barred: set[TensorView]
-    produced: set[TensorView]
-    folds: set[tuple[int, int]] = field(default_factory=set)
-    folded: int = 0
-    spread: int = 0
-    is_single: bool = False
-    scatters: bool = False
-    scans: bool = False
-    repeated: list[Expr] = field(default_factory=list)
-    links: "Links" = field(default_factory=list)
-    parts: list[Alike] = field(default_factory=list)
-    fold: Expr | None = None
-    tied: list[TensorView] = field(default_factory=list)
-    looked_up: dict[TensorView, float] = field(default_factory=dict)
-    version: int = 0
-    is_alive: bool = True
 
 
 class Graph:
@@ -424,18 +347,7 @@ class Graph:
             readers.add(a)
         for tensor in b.produced:
             self.writer[tensor] = a
-        a.looked_up = _joined_lookups(a, b)
-        a.anchors += b.anchors
-        a.repeated += [e for e in b.repeated if e not in a.repeated]
-        a.first = min(a.first, b.first)
-        a.reads |= b.reads
-        a.produced |= b.produced
-        a.barred |= b.barred
-        a.folds |= b.folds
-        a.folded |= b.folded
-        a.spread |= b.spread
-        a.scatters |= b.scatters
-        a.scans |= b.scans
+        a.absorb(b)
         for tensor in a.reads & a.produced:
             a.reads.discard(tensor)
             self.readers[tensor].discard(a)
@@ -444,9 +356,7 @@ class Graph:
         links = [(bit, {t for t in tensors if t in a.reads or t in a.produced}, is_folded) for bit, tensors, is_folded in joined_links(a.links + b.links)]
         a.links = [link for link in links if link[1] or link[2]]
         if a.tied:
-            a.links = _with_one_folded_loop(a.links)
-        b.is_alive = False
-        a.version += 1
+            a.links = with_one_folded_loop(a.links)
         return a
 
     def producers(self, group: Group) -> set[Group]:
@@ -500,4 +410,4 @@ class Graph:
         return [g for g in self.groups if g.is_alive]
 
 
-__all__ = ["Graph", "Group", "is_barrier", "is_free"]
+__all__ = ["Graph", "is_barrier", "is_free"]

@@ -25,7 +25,8 @@ from ..ops.torch_ops import entry_of
 from ..schedulers.limits import LAUNCH_BYTES
 from .alike import join_alike, join_small_sums, tie
 from .extract import boundary, extract
-from .groups import Graph, Group, bytes_in_memory, is_alone, is_barrier
+from .group import Group
+from .groups import Graph, bytes_in_memory, is_alone, is_barrier
 from .plan import KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_inputs
 from .search import join_states, repeat_short_chains, search
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Set
 from ..dtypes import StateType
 from ..ir.graph_ops import BagOp, LookupOp
 from ..ir.values import Expr, PointwiseOp, TensorView
-from .groups import Graph, Group
+from .group import Group
+from .groups import Graph
 
 MOST_SIBLINGS = 8
 """How many other readers of the same tensor a group is paired with, the nearest in the definition: with all of them the number of pairs would be quadratic."""
