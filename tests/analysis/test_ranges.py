@@ -71,3 +71,23 @@ def test_scalars_are_their_value() -> None:
         value = fd.define_scalar(3, dtype=DataType.Int)
         fd.add_output(fd.ops.full([2], value, dtype=DataType.Int))
     assert isinstance(value, Scalar) and range_of(value) == (3, 3) and is_inside(value, 4) and not is_inside(value, 3)
+
+
+JOINED: dict[str, tuple[Callable[[Any, Any], Any], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "a number's bits beside 1": (lambda o, i: o.bitwise_or(o.sub(i, 300), 1), lambda i: (i - 300) | 1),
+    "bits of two positions": (lambda o, i: o.bitwise_and(i, o.add(i, 301)), lambda i: i & (i + 301)),
+    "both are not 0": (lambda o, i: o.cast(o.logical_and(o.sub(i, 5), 1), DataType.Int), lambda i: (i != 5).long()),
+    "one is not 0": (lambda o, i: o.cast(o.logical_or(o.sub(i, 5), 0), DataType.Int), lambda i: (i != 5).long()),
+    "both are never 0": (lambda o, i: o.cast(o.logical_and(o.add(i, 3), -2), DataType.Int), lambda i: (i >= 0).long()),
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_and_and_or_of_numbers_are_not_one_of_them(name: str) -> None:
+    """In a kernel that looks up, where ranges decide which operand of an op its result is."""
+    build, theirs = JOINED[name]
+    x, places = torch.randn(301, dtype=torch.float64), torch.randint(0, 301, (301,))
+    with FusionDefinition() as fd:
+        found = fd.ops.index_select(fd.from_pytorch(x), fd.from_pytorch(places), 0)
+        fd.add_output(fd.ops.mul(found, build(fd.ops, fd.ops.iota(301))))
+    torch.testing.assert_close(fd.execute([x, places])[0], x[places] * theirs(torch.arange(301)))

@@ -117,3 +117,16 @@ def test_a_column_that_all_rows_read_is_loaded_where_any_needs_it() -> None:
     z = torch.randn(40, 48)
     rows, columns = torch.arange(40)[:, None], torch.arange(48)
     assert torch.equal(fd.execute([x, z], check="races")[0], torch.where(rows <= columns, x, z))
+
+
+def test_bits_of_numbers_are_no_conditions() -> None:
+    """`~1` is not 0 where `not 1` is; of two numbers that are not 0, `1 & 2` is."""
+    x, places = torch.randn(70), torch.arange(70)
+    with FusionDefinition() as fd:
+        t = tensor(fd, x)
+        small = fd.ops.cast(fd.ops.lt(fd.ops.iota(70), 33), DataType.Int)
+        fd.add_output(fd.ops.where(fd.ops.cast(fd.ops.bitwise_not(small), DataType.Bool), t, 0.0))
+        fd.add_output(fd.ops.where(fd.ops.logical_not(fd.ops.bitwise_and(small, fd.ops.mul(small, 2))), t, 0.0))
+        fd.add_output(fd.ops.where(fd.ops.bitwise_not(fd.ops.cast(small, DataType.Bool)), t, 0.0))
+    a, b, c = fd.execute([x])
+    assert torch.equal(a, x) and torch.equal(b, x) and torch.equal(c, torch.where(places < 33, 0.0, x))

@@ -131,7 +131,7 @@ class _Conditions:
             if found is None or any(p not in moved for b in found for p, _ in b.steps):  # type: ignore[operator]
                 return None
             return frozenset(Bound(tuple(sorted((moved[p], s) for p, s in b.steps)), b.offset) for b in found)  # type: ignore[index]
-        name = expr.op_name
+        name = _name_of_truths(expr)
         if name in ("logical_not", "bitwise_not"):
             return self.exact(expr.inputs[0], not holds)
         if name in ("logical_and", "bitwise_and", "logical_or", "bitwise_or"):
@@ -141,7 +141,7 @@ class _Conditions:
         return self._of_op(expr, holds) or None if name in ("ge", "gt", "le", "lt", "eq") else None
 
     def _of_op(self, expr: PointwiseOp, holds: bool) -> Needed:
-        name = expr.op_name
+        name = _name_of_truths(expr)
         if name in ("logical_not", "bitwise_not"):
             return self.bounds(expr.inputs[0], not holds)
         if name == "cast":
@@ -159,6 +159,11 @@ class _Conditions:
         name = name if holds else {"ge": "lt", "gt": "le", "le": "gt", "lt": "ge"}[name]
         difference = a.plus(b, -1) if name in ("le", "lt") else b.plus(a, -1)
         return frozenset((difference.plus(_Linear({}, ONE) if name in ("lt", "gt") else _Linear({}, ZERO)).at_most_zero(),))
+
+
+def _name_of_truths(expr: PointwiseOp) -> str:
+    """Return the name of an op; "" for one of the bits of integers, which says nothing of whether these are 0."""
+    return "" if expr.op_name.startswith("bitwise") and expr.outputs[0].dtype() is not DataType.Bool else expr.op_name
 
 
 def _moved(expr: Expr, out: TensorView) -> dict[int, int] | None:

@@ -47,10 +47,15 @@ def _of_condition(expr: Expr | None, known: dict[Val, Range | None]) -> Range:
     return (0, 1) if a is None or b is None else _CONDITIONS[expr.op_name](a, b)
 
 
+def _joins_bits(expr: PointwiseOp) -> bool:
+    """True for `and` and `or` of integers, whose results are numbers, not one of two truths."""
+    return expr.op_name in _JUNCTIONS and any(v.dtype() is not DataType.Bool for v in expr.inputs)
+
+
 def kept_operand(expr: Expr, known: dict[Val, Range | None] | None = None) -> int | None:
     """Return the number of the operand that the result of an op always is: of a clamp that has no effect, or a selection by a known condition; None if there is
     no such operand."""
-    if not isinstance(expr, PointwiseOp) or expr.op_name not in _CHOICES:
+    if not isinstance(expr, PointwiseOp) or expr.op_name not in _CHOICES or _joins_bits(expr):
         return None
     return _CHOICES[expr.op_name](*(range_of(v, known) if isinstance(v, (Scalar, TensorView)) else None for v in expr.inputs))
 
@@ -123,16 +128,29 @@ def _smaller(a: Range | None, b: Range | None) -> int | None:
     return None if a is None or b is None else 0 if a[1] <= b[0] else 1 if b[1] <= a[0] else None
 
 
+def _truth(a: Range) -> Range:
+    """Return the range of whether a number is not 0."""
+    return int(a[0] > 0 or a[1] < 0), int(a != (0, 0))
+
+
+def _both(a: Range, b: Range) -> Range:
+    return _corners(min)(_truth(a), _truth(b))
+
+
+def _either(a: Range, b: Range) -> Range:
+    return _corners(max)(_truth(a), _truth(b))
+
+
 def _chosen(condition: Range | None, *_: Range | None) -> int | None:
     return None if condition is None or condition[0] != condition[1] else 1 if condition[0] else 2
 
 
 _CONDITIONS: dict[str, Callable[[Range, Range], Range]] = {
     "lt": _less, "le": _at_most, "gt": lambda a, b: _less(b, a), "ge": lambda a, b: _at_most(b, a),
-    **dict.fromkeys(("bitwise_and", "logical_and"), _corners(lambda x, y: int(bool(x and y)))),
-    **dict.fromkeys(("bitwise_or", "logical_or"), _corners(lambda x, y: int(bool(x or y)))),
+    **dict.fromkeys(("bitwise_and", "logical_and"), _both), **dict.fromkeys(("bitwise_or", "logical_or"), _either),
 }  # fmt: skip
 """By the names of ops whose results are conditions."""
+_JUNCTIONS = ("bitwise_and", "logical_and", "bitwise_or", "logical_or")
 _CHOICES: dict[str, Callable[..., int | None]] = {
     "maximum": _larger, "minimum": _smaller, "where": _chosen, **dict.fromkeys(("bitwise_and", "logical_and"), _smaller),
     **dict.fromkeys(("bitwise_or", "logical_or"), _larger),
