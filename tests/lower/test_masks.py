@@ -130,3 +130,15 @@ def test_bits_of_numbers_are_no_conditions() -> None:
         fd.add_output(fd.ops.where(fd.ops.bitwise_not(fd.ops.cast(small, DataType.Bool)), t, 0.0))
     a, b, c = fd.execute([x])
     assert torch.equal(a, x) and torch.equal(b, x) and torch.equal(c, torch.where(places < 33, 0.0, x))
+
+
+@pytest.mark.parametrize("shape", [(2, 17), (70, 90), (150, 33)])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_running_sums_of_what_a_mask_keeps(shape: tuple[int, int], dim: int) -> None:
+    """Their loads are issued a piece ahead, where what is thrown away is not loaded either."""
+    x = torch.randn(shape, dtype=torch.float64)
+    wanted = torch.triu(x, 1).cumsum(dim)
+    x[torch.ones(shape, dtype=torch.bool).tril(0)] = float("nan")
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.cumsum(fd.ops.triu(tensor(fd, x), 1), dim))
+    torch.testing.assert_close(fd.execute([x])[0], wanted)

@@ -370,3 +370,20 @@ def test_rows_apart_and_rows_without_gaps_have_no_common_vectors():
     (out,) = fd.execute([x, y])
     assert not fd.fec.kernel_runtimes[-1].proposal.params.is_phased
     torch.testing.assert_close(out.double(), (x.double() * y.double()).sum(1), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(33, 65), (6, 1, 66), (2, 5, 3, 7), (7, 257)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_constants_reach_the_ends_of_rows(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """A constant has no index and no predicate, and its rows have ends like any other."""
+    x = torch.randn(shape).to(dtype)
+    with FusionDefinition() as fd:
+        source = matrix(fd, dtype, len(shape))
+        constant = fd.ops.full(list(shape), 0.75, TYPES[dtype])
+        fd.add_output(constant)
+        fd.add_output(fd.ops.where(fd.ops.gt(source, 0.0), constant, source))
+    filled, chosen = fd.execute([x])
+    assert torch.equal(filled, torch.full(shape, 0.75, dtype=dtype)) and torch.equal(chosen, torch.where(x > 0, 0.75, x))
+    with FusionDefinition() as alone:
+        alone.add_output(alone.ops.full(list(shape), 0.75, TYPES[dtype]))
+    assert torch.equal(alone.execute([])[0], filled)

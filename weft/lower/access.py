@@ -139,11 +139,11 @@ def lane_or_index(state: BuildState, tensor: TensorView, k: int) -> Sym:
 def op_predicate(state: BuildState, indexer: Indexer, expr: Expr, output: TensorView) -> Sym:
     """Return the predicate of `expr`: inside the extents of its axes, and in one thread only if several would write the same element. A constant in registers
     has none, so that the compiler knows it everywhere."""
+    axes = [a for a in output.get_maybe_root_domain() if not a.is_broadcast()]
+    for axis in axes:  # of a constant, too: the indexer learns whether its rows have ends
+        indexer.axis_index(axis, output)
     if isinstance(expr, FullOp) and output.memory_type is MemoryType.local:
         return TRUE
-    axes = [a for a in output.get_maybe_root_domain() if not a.is_broadcast()]
-    for axis in axes:
-        indexer.axis_index(axis, output)
     parts = [indexer.guard(axes), *hidden_bounds(state, output)]
     if isinstance(expr, ReductionOp):
         parts += repeated_terms(state, indexer, output)

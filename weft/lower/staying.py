@@ -7,6 +7,7 @@ registers are issued an iteration ahead. Read first: `merge_reductions`, `load_a
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 
 from ..expr import add, less, variables
 from ..ir.enums import MemoryType
@@ -176,7 +177,9 @@ def _counts_elements(loop: Loop, s: Statement) -> bool:
 def _one_ahead(loop: Loop, loads: list[Statement]) -> list[Statement]:
     """Change the loop; return what stands before it."""
     buffers = _buffers_of(loads, "outputs")
-    twins = {b: Buffer(f"{b.name}_ahead", b.dtype, MemoryType.local, b.elems, b.tensor, b.axes, b.extents) for b in buffers}
+    twins = {b: replace(b, name=f"{b.name}_ahead") for b in buffers}
+    for buffer in buffers:
+        buffer.fill = None  # what is not loaded is filled in its twin
     is_waited_for = sum(_is_of_elements(s) for s in loads) >= LOADS_WAITED_FOR
     first = [_into(copied(s, {loop.index: loop.start}), twins, is_waited_for) for s in loads]
     following = add(loop.index, 1)
