@@ -163,7 +163,8 @@ class _Conditions:
 
 def _name_of_truths(expr: PointwiseOp) -> str:
     """Return the name of an op; "" for one of the bits of integers, which says nothing of whether these are 0."""
-    return "" if expr.op_name.startswith("bitwise") and expr.outputs[0].dtype() is not DataType.Bool else expr.op_name
+    is_of_bits = expr.op_name.startswith("bitwise") and expr.tensor_outputs[0].dtype() is not DataType.Bool
+    return "" if is_of_bits else expr.op_name
 
 
 def _moved(expr: Expr, out: TensorView) -> dict[int, int] | None:

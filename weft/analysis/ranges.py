@@ -49,7 +49,7 @@ def _of_condition(expr: Expr | None, known: dict[Val, Range | None]) -> Range:
 
 def _joins_bits(expr: PointwiseOp) -> bool:
     """True for `and` and `or` of integers, whose results are numbers, not one of two truths."""
-    return expr.op_name in _JUNCTIONS and any(v.dtype() is not DataType.Bool for v in expr.inputs)
+    return expr.op_name in _JUNCTIONS and any(isinstance(v, (Scalar, TensorView)) and v.dtype() is not DataType.Bool for v in expr.inputs)
 
 
 def kept_operand(expr: Expr, known: dict[Val, Range | None] | None = None) -> int | None:
