@@ -158,6 +158,23 @@ def test_arithmetic_with_tensors_of_both_orders(define: Callable, reference: Cal
     params_of(fd)
 
 
+@pytest.mark.parametrize("shape", [(6, 20, 16), (5, 13, 33)])
+def test_readers_of_a_part_share_nothing_else(shape: tuple[int, int, int]) -> None:
+    """Two results lie across, one along the part of the input that all of them read, each by a cast of its own."""
+    x = numbers(2 * shape[0], *shape[1:], dtype=torch.bfloat16)
+    with FusionDefinition() as fd:
+        part = fd.ops.slice(declared(fd, x), [0, 0, 0], list(shape))
+        fd.add_output(fd.ops.abs(part))
+        fd.add_output(fd.ops.neg(fd.ops.permute(part, dims=[2, 0, 1])))
+        fd.add_output(fd.ops.mul(fd.ops.permute(part, dims=[2, 0, 1]), 2.0))
+    with poisoned_outputs(), options(check="races"):
+        along, *across = fd.execute([x])
+    part = x[: shape[0]].float()
+    turned = part.permute(2, 0, 1)
+    assert torch.equal(along, part.abs()) and torch.equal(across[0], -turned) and torch.equal(across[1], 2 * turned)
+    params_of(fd)
+
+
 def test_one_definition_serves_many_shapes() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=DataType.Float)
