@@ -166,6 +166,22 @@ def test_an_embedding_is_one_line():
     assert structural_key(rebuilt(repr(fd)).fusion) == structural_key(fd.fusion)
 
 
+def test_a_position_of_an_extremum_is_one_line():
+    """Neither the positions that it counts nor the reduction of two tensors has a line; positions of the user's own have."""
+
+    def define(fd):
+        x, counted = fd.define_tensor([-1, -1], contiguity=True), fd.ops.iota(5, dtype=DataType.Int32)
+        fd.add_output(fd.ops.argmax(x, 1))
+        fd.add_output(fd.ops.argmin(fd.ops.neg(x), -2))
+        fd.add_output(counted)
+
+    lines = body(define)
+    assert [line.partition(" = ")[2] for line in lines if "arg" in line] == ["fd.ops.argmax(tv0, 1)", "fd.ops.argmin(tv8, 0)"]
+    assert len([line for line in lines if "iota" in line]) == 1 and "index" not in "".join(lines)
+    fd = defined(define)
+    assert structural_key(rebuilt(repr(fd)).fusion) == structural_key(fd.fusion)
+
+
 def test_translate_fusion_is_the_repr():
     fd = defined(CASES["layer norm"])
     assert translate_fusion(fd.fusion) == repr(fd)

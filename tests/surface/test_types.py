@@ -86,6 +86,48 @@ def test_folds_of_a_type(dtype: torch.dtype) -> None:
         same(got, want, atol=1e-4, rtol=1e-5)
 
 
+def test_scans_of_truths_are_truths() -> None:
+    """Whether any was true so far, or all were; also from a first value on."""
+    x = values(torch.bool, 5, 7)
+
+    def define(fd: FusionDefinition) -> None:
+        t, o = fd.from_pytorch(x), fd.ops
+        outputs(fd, [o.cumsum(t, 1), o.cumprod(t, 0), o.cummax(t, -1), o.cummin(t, 0), o.cumsum(t, 0, True), o.cumprod(t, 1, False), o.cumsum(o.logical_not(t), 0)])
+
+    whole, true = x.long(), torch.ones_like(x)
+    expected = [whole.cumsum(1) > 0, whole.cumprod(0) > 0, whole.cummax(-1)[0] > 0, whole.cummin(0)[0] > 0, true, ~true, (1 - whole).cumsum(0) > 0]
+    for got, want in zip(run(define, [x]), expected, strict=True):
+        same(got, want)
+
+
+def test_bytes_are_scattered() -> None:
+    """Floats of 8 bits have no arithmetic, and a scatter needs none."""
+    x, source = (values(torch.float32, *shape).to(torch.float8_e4m3fn) for shape in ((6, 5), (2, 3)))
+    index = torch.tensor([[0, 3, 5], [4, 1, 2]], device=DEVICE)
+
+    def define(fd: FusionDefinition) -> None:
+        fd.add_output(fd.ops.scatter(fd.from_pytorch(x), fd.from_pytorch(index), fd.from_pytorch(source), 0))
+
+    same(run(define, [x, index, source])[0].view(torch.uint8), x.view(torch.uint8).scatter(0, index, source.view(torch.uint8)))
+
+
+NARROW_ONES: dict[str, Callable[[Any, Any], Any]] = {
+    "cumsum": lambda o, t: o.cumsum(t, 0),
+    "cummin": lambda o, t: o.cummin(t, 0, 1.0),
+    "argsort": lambda o, t: o.argsort(t, 0),
+    "topk": lambda o, t: o.topk(t, 1),
+    "scatter_add": lambda o, t: o.scatter_add(t, o.cast(o.cast(t, D.Float), D.Int), t, 0),
+    "a complex number": lambda o, t: o.full([2], 1 + 2j, t.dtype()),
+}
+
+
+@pytest.mark.parametrize("name", NARROW_ONES)
+@pytest.mark.parametrize("kind", [D.Float8_e4m3fn, D.Float8_e5m2, D.Float4_e2m1fn])
+def test_floats_without_arithmetic_are_refused_when_they_are_defined(name: str, kind: D) -> None:
+    with FusionDefinition() as fd, pytest.raises(RuntimeError, match="W303|W860"):
+        NARROW_ONES[name](fd.ops, fd.define_tensor([-1, -1], dtype=kind))
+
+
 NO_ARGUMENTS: dict[str, Callable[[Any, Any], Any]] = {
     "dims that are no integers": lambda o, t: o.var_mean(t, [1.5]),
     "dims as text": lambda o, t: o.var_mean(t, "a"),

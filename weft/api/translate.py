@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..errors import Unsupported, shown
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, Scalar, TensorView, Val
-from .translate_index import belongs_to_embedding
+from .translate_index import belongs_to_embedding, belongs_to_extremum
 from .translate_ops import expr_call
 from .translate_values import Names, dtype_text, is_ordered, list_text, stride_order
 
@@ -57,7 +57,7 @@ class _Translator:
             return
         self.done.add(id(expr))
         first = expr.outputs[0]
-        if isinstance(first, Scalar) and not first.is_symbolic() or belongs_to_embedding(expr):
+        if isinstance(first, Scalar) and not first.is_symbolic() or belongs_to_embedding(expr) or belongs_to_extremum(expr):
             return
         for value in expr.inputs:
             self._define_constant(value)

@@ -35,6 +35,8 @@ def _positional(expr: Expr, names: Names) -> str:
 
 
 def _pointwise(expr: Expr, names: Names) -> str:
+    if (place := translate_index.place_of_extremum(expr, names)) is not None:
+        return place
     if expr.op_name == "cast":
         return f"cast({names.of(expr.inputs[0])}, dtype={dtype_text(expr.outputs[0].dtype())})"  # type: ignore[attr-defined]
     return f"{expr.op_name}({_positional(expr, names)})"

@@ -38,10 +38,11 @@ def full(fusion: Fusion, shape: Sequence[Extent], value: Operand, dtype: DataTyp
 
 
 def _fill_of(fusion: Fusion, fill: Val, dtype: DataType) -> Val:
-    """Return a scalar as kernels write it into elements of `dtype`: they convert no complex number to a real one, and no NaN to an integer."""
+    """Return a scalar as kernels write it into elements of `dtype`: they convert no complex number to a real one, and no NaN to an integer. Errors: IllegalCast
+    for a complex number as a float of 8 or 4 bits."""
     assert isinstance(fill, Scalar)
     is_narrowed = fill.dtype().is_complex and not dtype.is_complex or fill.dtype().is_float and dtype.is_integer
-    if not is_narrowed or dtype.is_narrow_float:
+    if not is_narrowed or dtype.is_narrow_float and not fill.dtype().is_complex:
         return fill
     return cast(fusion, fill, dtype)
 

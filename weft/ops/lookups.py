@@ -16,6 +16,7 @@ from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, At, BagOp, Fixed, InBag, LookupOp, Position, ScatterOp, TorchOp
 from ..ir.values import IterDomain, Scalar, TensorView
 from .build import Operand, as_val, broadcast, cast, logical_axes, own_axis
+from .promotion import WrongDtype
 from .shapes import normalize_dim
 from .whole_numbers import as_integers
 
@@ -213,6 +214,8 @@ def scatter(fusion: Fusion, arg: TensorView, index: TensorView, src: Operand, di
     if arg.ndim == 0:
         raise BadIndex(op="scatter", reason="scatter can not be applied to 0d tensor", remedy="scatter into a tensor with axes")
     _same_rank("scatter", arg, index)
+    if arg.dtype().is_packed or kind != "set" and arg.dtype().is_narrow_float:
+        raise WrongDtype(op="scatter", allowed=f"numbers of {8 if kind == 'set' else 16} bits and more", dtype=arg.dtype())
     source = cast(fusion, as_val(fusion, src, "scatter"), arg.dtype())
     if isinstance(source, TensorView):
         _same_rank("scatter", arg, source)

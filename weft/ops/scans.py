@@ -30,16 +30,22 @@ class NoAxisToScan(UserError):
     fix = "pass a tensor with at least one axis"
 
 
+_OF_TRUTHS = {"sum": "max", "prod": "min"}
+"""Monoids that fold truth values: a sum that stays one tells whether any was true, a product whether all were."""
+
+
 def scan(fusion: Fusion, op: str, kind: str, arg: TensorView, dim: int, init: Operand | None) -> TensorView:
     """Return the running fold of arg along `dim` with the monoid `kind`, from `init` on, in arg's own type.
 
-    Errors: NoAxisToScan, WrongDim; WrongDtype for extrema of complex numbers.
+    Errors: NoAxisToScan, WrongDim; WrongDtype for extrema of complex numbers, and for floats of 8 and 4 bits.
     """
     if arg.ndim == 0:
         raise NoAxisToScan(op=op, tensor=arg)
     dim = normalize_dim(dim, arg.ndim, op, arg)
     if arg.dtype().is_complex and kind in ("max", "min"):
         raise WrongDtype(op=op, allowed="real numbers", dtype=arg.dtype())
+    _need_arithmetic(op, arg)
+    kind = _OF_TRUTHS.get(kind, kind) if arg.dtype().is_bool else kind
     axis = logical_axes(arg)[dim]
     if axis.expanded_extent is not None:
         arg = with_elements_along(fusion, arg, dim, is_decided=False)
@@ -50,6 +56,12 @@ def scan(fusion: Fusion, op: str, kind: str, arg: TensorView, dim: int, init: Op
     inputs: list[Val] = [arg] if init is None else [arg, cast(fusion, as_val(fusion, init, op), arg.dtype())]
     fusion.register(ScanOp(inputs, [out], op=op, dim=dim, kind=kind))
     return out
+
+
+def _need_arithmetic(op: str, arg: TensorView) -> None:
+    """Refuse types that have no arithmetic, and that torch does not sort either. Errors: WrongDtype."""
+    if arg.dtype().is_narrow_float:
+        raise WrongDtype(op=op, allowed="numbers of 16 bits and more", dtype=arg.dtype())
 
 
 def with_elements_along(fusion: Fusion, arg: TensorView, dim: int, is_decided: bool = True) -> TensorView:
@@ -64,17 +76,25 @@ def with_elements_along(fusion: Fusion, arg: TensorView, dim: int, is_decided: b
     return pointwise(fusion, "where", everywhere, arg, arg)  # type: ignore[return-value]
 
 
+def _need_order(op: str, arg: TensorView) -> None:
+    _need_arithmetic(op, arg)
+    if arg.dtype().is_complex:
+        raise WrongDtype(op=op, allowed="real numbers", dtype=arg.dtype())
+
+
 def argsort(fusion: Fusion, arg: TensorView, dim: int, descending: bool, stable: bool) -> TensorView:
-    """Return the positions along `dim` in ascending (or descending) order of arg."""
+    """Return the positions along `dim` in ascending (or descending) order of arg. Errors: WrongDim, WrongDtype."""
     dim = normalize_dim(dim, max(1, arg.ndim), "argsort", arg)
+    _need_order("argsort", arg)
     out = fusion.new_tensor([own_axis(fusion, a) for a in logical_axes(arg)], DataType.Int)
     fusion.register(TorchOp([arg], [out], op="argsort", dim=dim, descending=descending, stable=stable))
     return out
 
 
 def topk(fusion: Fusion, arg: TensorView, k: Sym, dim: int, largest: bool, sorted: bool) -> tuple[TensorView, TensorView]:
-    """Return the `k` largest (or smallest) values along `dim`, and their positions."""
+    """Return the `k` largest (or smallest) values along `dim`, and their positions. Errors: WrongDim, WrongDtype, NegativeCount."""
     dim = normalize_dim(dim, max(1, arg.ndim), "topk", arg)
+    _need_order("topk", arg)
     if k.is_const and k.value < 0:  # type: ignore[operator]
         raise NegativeCount(k=k.value)
     kind = IterType.broadcast if expr.is_int(k, 1) else IterType.iteration

@@ -329,6 +329,8 @@ def _scatter(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[An
     index, dim, kind = index.to(torch.int64), attributes["dim"], attributes["kind"]
     if not isinstance(source, torch.Tensor) or not source.dim():
         source = torch.as_tensor(source, dtype=base.dtype, device=base.device).expand(index.shape)
+    if base.is_floating_point() and base.dtype.itemsize == 1:  # which torch moves as bytes only
+        return (_scatter([base.view(torch.uint8), index, source.view(torch.uint8)], attributes)[0].view(base.dtype),)
     if base.is_cuda and kind in ("set", "sum") and (torch.are_deterministic_algorithms_enabled() or current().deterministic):
         return (_scattered_in_order(base, index, source, dim, adds=kind == "sum"),)
     if kind == "set":

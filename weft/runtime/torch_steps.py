@@ -48,7 +48,7 @@ class TorchCall:
             with torch.no_grad():
                 return tuple(map(self._fitted, self.run(operands, changing), self.layouts))
         except (RuntimeError, IndexError) as error:
-            if type(error) not in (RuntimeError, IndexError):  # out-of-memory errors and weft's own errors are more specific
+            if type(error) not in (RuntimeError, NotImplementedError, IndexError):  # out-of-memory errors and weft's own errors are more specific
                 raise
             numbers = {name: value for name, value in {**self.attributes, **changing}.items() if isinstance(value, (int, float))}
             given = [*(list(t.shape) if isinstance(t, torch.Tensor) else t for t in operands), *(f"{name}={value}" for name, value in numbers.items())]
