@@ -9,7 +9,7 @@ import pytest
 import torch
 from calls_on_cpu import assert_same, define, tensor
 
-from weft import CompileParams, DataType, FusionDefinition, KernelExecutor, LaunchParams, MemoryType, ParallelType
+from weft import CompileParams, DataType, FusionDefinition, FusionGuard, KernelExecutor, LaunchParams, MemoryType, ParallelType
 from weft.options import options
 from weft.runtime.limits import Misaligned, NotDivisible, TooManyThreads, TooMuchShared
 from weft.schedule.inline import inline_to
@@ -273,3 +273,50 @@ def test_manual_execute_runs_through_it(build: Callable[[], FusionDefinition]) -
     assert_same(fd.manual_execute([X]), [X.relu()])
     assert_same(fd.manual_execute([X * 2]), [(X * 2).relu()])
     assert [r.scheduler for r in fd.ke.kernel_runtimes] == ["user"]
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+def test_a_cat_runs_in_the_loops_of_its_result(is_static: bool) -> None:
+    """Without a schedule, and with copies around it and one loop over all elements, cut into blocks."""
+    x, y = torch.randn(5, 7), torch.randn(5, 30)
+
+    def defined() -> tuple[FusionDefinition, Any, Any]:
+        with FusionDefinition() as fd:
+            first, second = (fd.from_pytorch(t, static_sizes=is_static) for t in (x, y))
+            joined = fd.ops.cat([first, second, first], 1)
+            fd.add_output(joined)
+        return fd, first, joined
+
+    wanted = torch.cat([x, y, x], 1)
+    fd, _, _ = defined()
+    assert torch.equal(fd.manual_execute([x, y])[0], wanted)
+    fd, first, joined = defined()
+    with FusionGuard(fd.fusion):
+        first.cache_after()
+        joined.cache_before()
+        joined.merge(0, 1)
+        joined.split(0, 32)
+        joined.axis(0).parallelize(ParallelType.grid_x)
+        joined.axis(1).parallelize(ParallelType.block_x)
+        fd.sched.transform_like(joined)
+        fd.sched.parallelize_like(joined)
+        fd.sched.inline_most()
+    assert torch.equal(fd.manual_execute([x, y])[0], wanted)
+
+
+@pytest.mark.parametrize(
+    ("op", "make"),
+    [
+        ("cat", lambda o, t: o.cat([o.exp(t), t], 0)),
+        ("slice", lambda o, t: o.slice(o.exp(t), [0, 1], [4, 4])),
+        ("pad", lambda o, t: o.pad(o.exp(t), [1, 1])),
+        ("reshape", lambda o, t: o.reshape(t, [24])),
+        ("scatter", lambda o, t: o.scatter(t, o.cast(t, DataType.Int), 1.0, 0)),
+    ],
+)
+def test_what_no_kernel_computes_is_told(op: str, make: Callable[[Any, Any], Any]) -> None:
+    x = torch.zeros(4, 6)
+    with FusionDefinition() as fd:
+        fd.add_output(make(fd.ops, fd.from_pytorch(x)))
+    with pytest.raises(RuntimeError, match="W783: KernelExecutor does not support the Fusion provided"):
+        fd.manual_execute([x])

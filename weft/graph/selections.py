@@ -1,10 +1,11 @@
 """cat as a selection by position: out[i] is a[i] where i is below the extent of a, else b[i - extent of a], bit by bit.
 
-Owns that rewriting. Read first: `select_by_position`.
+Owns that rewriting, also in a fusion that was scheduled by hand. Read first: `select_by_position`.
 """
 
 from __future__ import annotations
 
+from ..analysis.plain_copies import copied_value
 from ..dtypes import DataType
 from ..expr import ZERO, Sym, mul
 from ..ir.fusion import Fusion
@@ -12,6 +13,8 @@ from ..ir.graph_ops import Along, CatOp, LookupOp
 from ..ir.values import PointwiseOp, TensorView
 from ..ops.build import broadcast, constant, logical_axes, pointwise
 from ..ops.factories import iota
+from ..schedule.inline import inline_most
+from ..schedule.propagate import parallelize_like, transform_like
 
 
 def select_by_position(fusion: Fusion, cat: CatOp) -> None:
@@ -36,6 +39,20 @@ def select_by_position(fusion: Fusion, cat: CatOp) -> None:
         result = out if number == 0 else fusion.new_tensor([fusion.copy_axis(a) for a in axes], out.dtype())
         fusion.register(PointwiseOp([is_here, parts[number], value], [result], op="where", compute=out.dtype(), part=(dim, begins[number], ends[number])))
         value = result
+
+
+def select_as_scheduled(fusion: Fusion) -> None:
+    """Replace the cats of a scheduled fusion, in place: what a cat becomes is computed in the loops of its result, and reads what it has copies of."""
+    for expr in fusion.tensor_exprs():
+        if isinstance(expr, CatOp):
+            before, out = set(fusion.tensors()), expr.tensor_outputs[0]
+            for source in dict.fromkeys(expr.tensor_inputs):
+                fusion.replace_inputs([expr], source, copied_value(source))
+            select_by_position(fusion, expr)
+            made = [t for t in fusion.tensors() if t not in before]
+            transform_like(out, made)
+            parallelize_like(out, selected_tensors=made)
+            inline_most(made)
 
 
 def _placed(fusion: Fusion, source: TensorView, out: TensorView, dim: int, begin: Sym) -> TensorView:

@@ -13,12 +13,15 @@ from typing import Any
 import torch
 
 from .. import compiler
+from ..analysis.plain_copies import copied_value
 from ..dtypes import DataType
 from ..errors import UserError, shown
 from ..expr import ONE
-from ..ir.enums import BLOCK_TYPES, ParallelType, SchedulerType
+from ..graph.selections import select_as_scheduled
+from ..ir.enums import BLOCK_TYPES, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import CatOp, ScatterOp, TorchOp
+from ..ir.graph_ops import CatOp, ReshapeOp, ScatterOp, TorchOp
+from ..ir.values import TensorView
 from ..lower.program import KernelProgram, Need
 from ..options import Options, current, is_disabled
 from ..schedulers.base import ScheduleResult
@@ -88,6 +91,7 @@ class _ScheduledCaller(Caller):
         """Lower the fusion. Errors: those of a schedule that cannot be lowered."""
         fusion, outputs = self.shared.clone()
         fusion.set_outputs(outputs)
+        select_as_scheduled(fusion)
         result = self.fixed.schedule_result(fusion.scheduled)
         program = compiler.program_of_scheduled(fusion, index_type, name="weft_user", result=result, overlaps=overlaps)
         self.has_async_warps = Need.async_warps in program.needs
@@ -108,11 +112,17 @@ def caller_as_scheduled(fusion: Fusion) -> Caller:
 
 
 def _check(fusion: Fusion) -> None:
-    """Errors: NotAKernel for ops that no kernel computes."""
-    foreign = next((e for e in fusion.tensor_exprs() if isinstance(e, (CatOp, ScatterOp, TorchOp))), None)
-    if foreign is not None:
-        remedy = "run the definition with execute, which cuts it into kernels and ops of torch"
-        raise NotAKernel(name=foreign.op_name, detail="no kernel computes it", remedy=remedy)
+    """Errors: NotAKernel for ops that no kernel computes, and for lookups and cats of what the kernel itself computes, and reshapes of open sizes."""
+    remedy = "run the definition with execute, which cuts it into kernels and ops of torch"
+    for expr in fusion.tensor_exprs():
+        if isinstance(expr, (ScatterOp, TorchOp)):
+            raise NotAKernel(name=expr.op_name, detail="no kernel computes it", remedy=remedy)
+        if isinstance(expr, ReshapeOp) and not expr.tensor_outputs[0].has_root():
+            raise NotAKernel(name=expr.op_name, detail="which axes it splits and merges is known in a call only", remedy=remedy + ", or declare its sizes")
+        sources = [copied_value(t) for t in expr.tensor_inputs] if isinstance(expr, CatOp) else expr.read_whole
+        computed = next((t for t in sources if isinstance(t, TensorView) and t.memory_type is not MemoryType.global_), None)
+        if computed is not None:
+            raise NotAKernel(name=expr.op_name, detail=f"it reads other elements than those of its loops, and {computed} is not in memory", remedy=remedy)
 
 
 class KernelExecutor:
