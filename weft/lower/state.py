@@ -160,10 +160,11 @@ def vector_divisors(fusion: Fusion) -> dict[Sym, int]:
 
 
 def _is_inner_part(axis: IterDomain, lanes: int) -> bool:
-    """True when `axis` has a constant extent that `lanes` divides, and is the inner part of a split."""
+    """True when `axis` is the inner part of a split, and `lanes` divides its extent: a constant, or one that was rounded up to a multiple."""
     transform = axis.definition()
-    is_whole = axis.sym.is_const and axis.sym.value % lanes == 0  # type: ignore[operator]
-    return is_whole and isinstance(transform, Split) and axis is transform.inner() and not transform.is_phased
+    if not isinstance(transform, Split) or axis is not transform.inner() or transform.is_phased:
+        return False
+    return axis.sym.is_const and axis.sym.value % lanes == 0 or transform.multiple > 1 and transform.multiple % lanes == 0  # type: ignore[operator]
 
 
 def per_stage(state: BuildState, tensor: TensorView) -> Sym:
