@@ -243,6 +243,34 @@ def test_params_have_nvfusers_names_and_can_be_set():
             fd.sched.schedule(pointwise().fusion, kind, given)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("vector_elems", "x", "takes int"), ("vector_elems", 2.5, "takes int"), ("vector_elems", True, "takes int"), ("is_phased", 1, "takes bool"),
+        ("access_bits", -1, r"takes one of \(128, 256\)"), ("bdimx", -1, "takes a number from 0 to 65536"), ("unroll_outer", 5000, "a number from 0 to 1024"),
+        ("single_reads", None, "takes tuple"),
+    ],
+)  # fmt: skip
+def test_a_value_that_a_field_of_params_cannot_have_is_refused(field, value, wanted):
+    fd, x = pointwise(), torch.randn(64, 128)
+    params = fd.sched.compute_heuristics(fd.fusion, SchedulerType.pointwise, [x])
+    with pytest.raises(RuntimeError, match=f"W196: {field} of the pointwise params is set to {value!r}, and .*{wanted}"):
+        setattr(params, field, value)
+    assert not params.is_changed
+
+
+def test_params_that_make_no_kernel_together_are_the_programs_mistake():
+    """Tiles that a block moves whole have one thread count and one width; a phase is one of rows that begin anywhere."""
+    x = torch.randn(64, 256)
+    with FusionDefinition() as fd:
+        turned = fd.ops.permute(fd.from_pytorch(x), [1, 0])
+        fd.add_output(fd.ops.stride_order(turned, [1, 0]))
+    params = fd.sched.compute_heuristics(fd.fusion, SchedulerType.transpose, [x])
+    params.is_whole = True
+    with pytest.raises(RuntimeError, match="W197: no kernel can be made of the changed params TransposeParams.*is_whole=True.*: "):
+        fd.sched.schedule(fd.fusion, SchedulerType.transpose, params)
+
+
 def test_print_kernel_shows_the_scheduled_kernel():
     fd = pointwise()
     fd.sched.schedule(fd.fusion, SchedulerType.pointwise, [torch.ones(64, 128)])

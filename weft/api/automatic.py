@@ -23,6 +23,7 @@ from ..schedulers.base import ScheduleResult
 from ..runtime.arguments import flattened
 from ..runtime.binding import Bound
 from .arguments import check_arguments
+from .changed_params import check_kernel, check_value, told_as_changed
 from .params import CompileParams, HeuristicParams, LaunchParams, PointwiseParams, ReductionParams
 from .scheduler_names import ELEMENTWISE, NAMES, NO_KERNEL
 
@@ -53,15 +54,17 @@ class ChosenParams(HeuristicParams):
     """What one of our schedulers chose: `params` is its own frozen record, `trace` says why.
 
     The fields of `params` are attributes that can be set, under their own names and under nvFuser's. template: the scheduler that chose, which is not
-    the one asked for where that was `resize`.
+    the one asked for where that was `resize`. Errors of setting: NoValueOfField.
     """
 
     params: Any = None
+    _chosen: Any = None
     _type = template = SchedulerType.none
 
     def __init__(self, asked: SchedulerType, proposal: Proposal) -> None:
         super().__init__()
         self._type, self.template, self.params, self.trace = asked, proposal.scheduler, proposal.params, proposal.trace
+        self._chosen = proposal.params
 
     def __getattr__(self, name: str) -> Any:
         field = NVFUSERS_NAMES.get(name, name)
@@ -72,6 +75,7 @@ class ChosenParams(HeuristicParams):
     def __setattr__(self, name: str, value: Any) -> None:
         field = NVFUSERS_NAMES.get(name, name)
         if _has(self.params, field):
+            check_value(self._type.name, self.params, field, value)
             object.__setattr__(self, "params", dataclasses.replace(self.params, **{field: value}))
         else:
             object.__setattr__(self, name, value)
@@ -80,6 +84,11 @@ class ChosenParams(HeuristicParams):
     def scheduler_type(self) -> SchedulerType:
         """The scheduler that was asked."""
         return self._type
+
+    @property
+    def is_changed(self) -> bool:
+        """True if fields were set to other values than the scheduler chose."""
+        return self.params != self._chosen
 
     def hash(self) -> int:
         return hash((self._type, self.params))
@@ -128,7 +137,7 @@ def compute_heuristics(fusion: Fusion, scheduler_type: SchedulerType, inputs: Se
 def schedule(fusion: Fusion, scheduler_type: SchedulerType, inputs_or_params: Any) -> HeuristicParams:
     """Schedule `fusion` in place, with given params or with those chosen for given inputs; return the params.
 
-    Errors: Rejected, ForeignParams.
+    Errors: Rejected, ForeignParams, NoKernelOfParams.
     """
     if isinstance(inputs_or_params, HeuristicParams) and inputs_or_params.scheduler_type is not scheduler_type or type(inputs_or_params) in OF_NVFUSER:
         raise ForeignParams(kind=type(inputs_or_params).__name__, scheduler=scheduler_type.name)
@@ -141,8 +150,11 @@ def schedule(fusion: Fusion, scheduler_type: SchedulerType, inputs_or_params: An
     if prepare(fusion).analysis(scheduler) is None:
         raise Rejected(reason=_sentence(scheduler_type, prepare(fusion).declines[chosen.template]))
     analysis = prepare_in_place(fusion).analysis(scheduler)
-    result = scheduler.apply(fusion, analysis, chosen.params)
-    fusion.scheduled = result.for_any_size()
+    with told_as_changed(chosen.params, is_changed=chosen.is_changed):
+        result = scheduler.apply(fusion, analysis, chosen.params)
+        fusion.scheduled = result.for_any_size()
+        if chosen.is_changed:
+            check_kernel(fusion)
     chosen.lparams, chosen.cparams = _launch_params(result), CompileParams(maxrregcount=result.max_registers or 255)
     return chosen
 
