@@ -129,6 +129,29 @@ def other_work_on_columns(x, scale, w, contiguity):
     return fd, [y - y.sum(2, keepdim=True), y.sum(2), (y * x.double()).sum(1) * scale.double() + y.amax(1), y.amax(1)]
 
 
+@pytest.mark.parametrize("loads", ["now", "ahead", "cp_async"])
+@pytest.mark.parametrize(("columns", "cluster"), [(36, 2), (512, 2), (36, 4), (1000, 4)])
+def test_a_cluster_shares_rows_beside_a_value_per_column(columns, cluster, loads):
+    """Pieces of rows are rounded up, so that their vectors alone do not tell that those of the row are whole: the host checks it."""
+    inputs = numbers(5, 11, columns), numbers(5, columns), numbers(columns)
+    fd, wanted = other_work_on_columns(*inputs, contiguity=True)
+    stages = 3 if loads == "cp_async" else 1
+    values = dict(has_samples=True, is_alone=False, cluster_blocks=cluster, blocks=2, fill="partial", loads=loads, stages=stages)
+    with forced("loaded when needed", **values), options(strict_schedules=True):
+        run(fd, list(inputs), wanted, torch.float32)
+    rows = fd.fusion.inputs()[0].get_logical_domain()[2].sym
+    assert (rows, 4) in [(check.extent, check.divisor) for check in fd.fec.kernel_runtimes[-1].program.checks]
+
+
+def test_an_exchange_in_nested_loops_makes_no_kernel():
+    """Two blocks of a sample that one cluster has alone: nothing would count the rounds of their exchange."""
+    inputs = numbers(5, 11, 36), numbers(5, 36), numbers(36)
+    fd, _ = other_work_on_columns(*inputs, contiguity=True)
+    values = dict(has_samples=True, is_alone=True, cluster_blocks=2, blocks=2, fill="partial")
+    with forced("loaded when needed", **values), options(strict_schedules=True), pytest.raises(RuntimeError, match="no barrier counts its rounds"):
+        fd.execute(list(inputs))
+
+
 def test_other_work_on_columns_of_samples():
     inputs = numbers(5, 11, 36), numbers(5, 36), numbers(36)
     fd, wanted = other_work_on_columns(*inputs, contiguity=True)
