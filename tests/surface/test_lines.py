@@ -212,6 +212,24 @@ def test_attention_with_masks_and_biases(leading: tuple[int, ...]) -> None:
         torch.testing.assert_close(fd.execute(tensors)[0].float(), wanted, atol=3e-2, rtol=3e-2)
 
 
+@pytest.mark.parametrize("width", [6, 12, 20, 64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_attention_of_heads_of_any_size(dtype: torch.dtype, width: int) -> None:
+    """Forward and backward; torch's flash attention by itself takes multiples of 8."""
+    q, k, v, grad = (torch.randn(2, 3, 17, width, device=DEVICE).to(dtype) for _ in range(4))
+    with FusionDefinition() as fd:
+        tq, tk, tv, tg = (fd.from_pytorch(t) for t in (q, k, v, grad))
+        out, sums, seed, offset = fd.ops.sdpfa_fwd(tq, tk, tv, is_causal=fd.define_scalar(True))
+        for result in (out, *fd.ops.sdpfa_bwd(tg, tq, tk, tv, out, sums, fd.define_scalar(0.0), fd.define_scalar(True), seed, offset, None)):
+            fd.add_output(result)
+    wide = [t.double().requires_grad_() for t in (q, k, v)]
+    wanted = F.scaled_dot_product_attention(*wide, is_causal=True)
+    wanted.backward(grad.double())
+    for got, expected in zip(fd.execute([q, k, v, grad]), [wanted, *(t.grad for t in wide)], strict=True):
+        assert got.dtype is dtype and got.shape == expected.shape  # type: ignore[union-attr]
+        torch.testing.assert_close(got.double(), expected, atol=3e-2, rtol=3e-2)
+
+
 # ---------------------------------------------------------------- declarations
 WRONG: dict[str, tuple[type[Exception], tuple[Any, ...], dict[str, Any]]] = {
     "one size": (TypeError, (5,), {}), "sizes with fractions": (TypeError, ([1.5],), {}), "sizes as text": (TypeError, (["a"],), {}),

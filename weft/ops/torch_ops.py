@@ -11,19 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..errors import Unsupported, UserError, WeftError
+from ..errors import Unsupported, WeftError
 from ..ir.graph_ops import ScanOp, ScatterOp, TorchOp
 from ..ir.values import Expr
 from ..options import current
 from .registry import torch
 
 Compute = Callable[[Sequence[Any], Mapping[str, Any]], tuple[Any, ...]]
-
-
-class FlashWidth(UserError):
-    code = "W396"
-    what = "Flash attention requires the last dimension to be a multiple of 8, but query has {width} there"
-    fix = "pad query, key and value, or pass a mask, which another kernel of torch's handles"
 
 
 def entry_of(expr: Expr) -> str | None:
@@ -195,6 +189,10 @@ def _scaled_grouped_mm(operands: Sequence[Any], attributes: Mapping[str, Any]) -
 
 
 # ---------------------------------------------------------------- attention
+FLASH_MULTIPLE = 8
+"""What divides the size of a head in torch's flash attention."""
+
+
 def _flat(x: Any) -> Any:
     """Return a tensor of 4 axes: the leading ones are one."""
     return x.reshape(-1, *x.shape[-3:]) if x.dim() > 4 else x
@@ -203,10 +201,12 @@ def _flat(x: Any) -> Any:
 def _for_flash(x: Any) -> Any:
     """Return a tensor of 4 axes that flash attention can read, a copy where `x` is not one.
 
-    torch's kernel loads 16 bytes at a time along the last axis. It does not check that each row begins at a multiple of 16 bytes: where one does not, the
-    process can no longer use the GPU.
+    Its last axis must be a multiple of 8: zeros there change no product, and what they give is cut off again. torch's kernel loads 16 bytes at a time along
+    that axis. It does not check that each row begins at a multiple of 16 bytes: where one does not, the process can no longer use the GPU.
     """
     x = _flat(x)
+    if x.shape[-1] % FLASH_MULTIPLE:
+        return torch.nn.functional.pad(x, [0, -x.shape[-1] % FLASH_MULTIPLE])
     if x.stride(-1) != 1:
         return x.contiguous()
     steps = (x.data_ptr(), *(stride * x.element_size() for n, stride in zip(x.shape[:-1], x.stride()) if n > 1))
@@ -243,10 +243,8 @@ def _sdpfa_fwd(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[
     attributes = _with_scale(q, attributes)
     dropout, causal = float(attributes["dropout_p"]), bool(attributes["is_causal"])
     if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and "bias" not in given and "mask" not in given:
-        if q.shape[-1] % 8:
-            raise FlashWidth(width=q.shape[-1])
         found = torch.ops.aten._scaled_dot_product_flash_attention(*map(_for_flash, (q, k, v)), dropout, causal, False, scale=attributes["scale"])
-        out, sums, seed, offset = found[0], found[1], found[6], found[7]
+        out, sums, seed, offset = found[0][..., : v.shape[-1]], found[1], found[6], found[7]
         return out.reshape(*q.shape[:-1], v.shape[-1]), sums.reshape(q.shape[:-1]), seed, offset
     scores = _scores(q, k, given, attributes)
     sums = torch.logsumexp(scores, -1)
@@ -267,7 +265,7 @@ def _sdpfa_bwd(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[
             *flat, sums.reshape(flat[1].shape[:-1]), None, None, q.shape[-2], k.shape[-2], float(attributes["dropout_p"]), bool(attributes["is_causal"]),
             seed, offset, scale=attributes["scale"],
         )  # fmt: skip
-        return tuple(g.reshape(x.shape) for g, x in zip(found, (q, k, v)))
+        return tuple(g[..., : x.shape[-1]].reshape(x.shape) for g, x in zip(found, (q, k, v)))
     shares = torch.exp(_scores(q, k, {}, attributes) - sums.unsqueeze(-1)).nan_to_num(0.0)
     wide = grad.to(shares.dtype)
     of_shares = wide @ _heads_like(q, v).to(shares.dtype).transpose(-1, -2)
