@@ -129,6 +129,20 @@ def test_a_constant_and_positions_are_not_read_from_memory() -> None:
     assert torch.equal(fd.execute([data])[0], data + torch.nn.functional.pad(torch.full((6, 4), 3.0), (2, 2), value=1.0))
 
 
+def test_equal_slices_of_which_one_is_a_result() -> None:
+    """The second takes what the first one computed, and leaves it the result's."""
+    x, index = torch.randn(5), torch.tensor([3, 1, 4])
+    with FusionDefinition() as fd:
+        taken = fd.ops.gather(fd.ops.neg(fd.from_pytorch(x)), fd.from_pytorch(index), 0)
+        first, second = (fd.ops.slice(taken, [0], [2]) for _ in range(2))
+        fd.add_output(first)
+        fd.add_output(fd.ops.cat([second, second], 0))
+    with poisoned_outputs():
+        found = fd.execute([x, index])
+    wanted = -x[index][:2]
+    assert torch.equal(found[0], wanted) and torch.equal(found[1], torch.cat([wanted, wanted]))
+
+
 def test_a_costly_chain_stays() -> None:
     """A source that took many instructions is written to memory once instead."""
     with FusionDefinition() as fd:

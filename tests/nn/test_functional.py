@@ -9,9 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import weft
 from weft import UserError
 from weft.nn import KLDivLoss
 from weft.nn import functional as W
+from weft.options import options
 
 @pytest.mark.parametrize("shape", [(0, 6), (2, 0, 6), (1, 6), (6,)], ids=str)
 def test_empty_and_single_rows(shape: tuple[int, ...]) -> None:
@@ -132,14 +134,24 @@ def test_a_mistake_has_a_code_and_a_remedy(call: Callable[[], Any], message: str
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-def test_a_target_that_is_no_class_has_the_loss_nan(reduction: str) -> None:
-    """torch stops; a kernel cannot, and a loss that looks right would hide it. What ignore_index says is no mistake."""
+def test_a_target_that_is_no_class_is_an_error_in_the_emulator(reduction: str) -> None:
+    """As in torch. What ignore_index says is no mistake."""
     x = torch.randn(4, 8, requires_grad=True)
-    for target, wrong in (([0, 1, 2, 8], 3), ([0, -1, 2, 3], 1), ([0, -100, 7, 3], None)):
-        loss = W.cross_entropy(x, torch.tensor(target), reduction=reduction)
-        assert loss.isnan().any() == (wrong is not None)
-        if reduction == "none":
-            assert loss.isnan().tolist() == [row == wrong for row in range(4)]
+    for target, outside in (([0, 1, 2, 8], 8), ([0, -1, 2, 3], -1)):
+        with pytest.raises(RuntimeError, match=f"position {outside} of an axis of 8 elements"):
+            W.cross_entropy(x, torch.tensor(target), reduction=reduction)
+    target = torch.tensor([0, -100, 7, 3])
+    torch.testing.assert_close(W.cross_entropy(x, target, reduction=reduction), F.cross_entropy(x, target, reduction=reduction))
+
+
+@pytest.mark.gpu
+def test_a_target_that_is_no_class_has_the_loss_nan_on_a_gpu() -> None:
+    """A kernel cannot stop, and a loss that looks right would hide it; the setting `bounds` tells which."""
+    x, target = torch.randn(4, 8, device="cuda"), torch.tensor([0, 1, 2, 8], device="cuda")
+    assert W.cross_entropy(x, target, reduction="none").isnan().tolist() == [False, False, False, True]
+    with options(bounds=True), pytest.raises(weft.PositionOutOfRange, match="position 8 of an axis of 8 elements"):
+        W.cross_entropy(x, target)
+        weft.synchronize()
 
 
 def test_weights_of_classes_have_no_gradient_as_in_torch() -> None:

@@ -105,6 +105,8 @@ def _values(dtype: DataType, count_of_operands: int) -> torch.Tensor:
 
 OF_MAGNITUDES = {"e2m1_scale"}  # ops whose operand is the largest magnitude of a block: negative values have no meaning
 
+OF_POSITIONS = {"checked_position"}  # ops that the emulator refuses positions out of range
+
 
 def operands(case: Case) -> list[torch.Tensor]:
     """Return operands that hold all combinations of the special values, in the storage types of the kernel."""
@@ -114,7 +116,11 @@ def operands(case: Case) -> list[torch.Tensor]:
     if case.op.name in OF_MAGNITUDES:
         columns = [column.abs() for column in columns]
     grid = torch.meshgrid(*(torch.arange(len(c)) for c in columns), indexing="ij")
-    return [column[index.reshape(-1)].to(STORAGE[case.operand_type(i)]) for i, (column, index) in enumerate(zip(columns, grid))]
+    found = [column[index.reshape(-1)].to(STORAGE[case.operand_type(i)]) for i, (column, index) in enumerate(zip(columns, grid))]
+    if case.op.name in OF_POSITIONS:
+        is_inside = (found[0] >= 0) & (found[0] < found[1])
+        found = [values[is_inside] for values in found]
+    return found
 
 
 STORAGE = {

@@ -294,3 +294,12 @@ def test_a_definition_with_torch_ops_prints_as_python() -> None:
     with FusionDefinition() as again:
         namespace["nvfuser_fusion"](again)
     assert again.fusion == fd.fusion
+
+
+def test_rows_of_16_bits_are_added_up_in_float32() -> None:
+    """By torch's gradient of an embedding: many rows of one entry, rounded once."""
+    grad, index = torch.randn(700, 5).bfloat16(), torch.randint(0, 3, (700,))
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.embedding_bwd(fd.from_pytorch(grad), fd.from_pytorch(index), 3))
+    wanted = torch.zeros(3, 5, dtype=torch.float64).index_add(0, index, grad.double())
+    torch.testing.assert_close(fd.execute([grad, index])[0].double(), wanted, rtol=2**-8, atol=1e-4)

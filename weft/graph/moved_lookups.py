@@ -117,7 +117,7 @@ class LookupMover:
             self._where(self._everywhere([fusion.copy_axis(a) for a in self.axes]), value, value)
             return
         keys = [k for k, v in self.made.items() if v is value]
-        if not keys or any(key[0] is value for key in keys) or value.uses() or definition is None:
+        if not keys or any(key[0] is value for key in keys) or value.uses() or value.is_fusion_output or definition is None:
             fusion.register(LoadStoreOp([value], [self.out]))
             return
         fusion.remove(definition)

@@ -177,6 +177,9 @@ class TensorSurface:
     def celu(self, alpha: _float = ...) -> TensorView:
         """Return x above 0, else alpha * (exp(x / alpha) - 1): torch.nn.functional.celu."""
         ...
+    def checked_position(self, extent: Operand) -> TensorView:
+        """Return position, of integers that are to be at least 0 and below extent. One that is not is 0 in a kernel, and an error in the emulator and under the"""
+        ...
     def clamp(self, low: Operand, high: Operand, /) -> TensorView:
         """Return x limited to low .. high."""
         ...

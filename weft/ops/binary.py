@@ -207,6 +207,27 @@ _binary(
 _binary("gcd", Rule.integer, {"int": "weft::gcd<{T}>({0}, {1})"}, lambda a, b: torch.gcd(a, b).abs(), math.gcd, flops=100, source="Euclid", gradient=flat)
 
 
+def _position(a: Any, b: Any) -> Any:
+    outside = (a < 0) | (a >= b)
+    if outside.any():
+        place = int(torch.broadcast_to(a, outside.shape)[outside][0])
+        raise IndexError(f"position {place} is out of range of an axis of {int(torch.as_tensor(b).max())} elements")
+    return a
+
+
+_binary(
+    "checked_position",
+    Rule.integer,
+    {"int": "weft::position<{T}>({0}, {1})"},
+    _position,
+    lambda a, b: a if 0 <= a < b else 0,
+    blocks=("lookup",),
+    flops=3,
+    source="a position of an index; out of range it is 0, and an error in the emulator and under the setting `bounds`",
+    gradient=flat,
+)
+
+
 def _pow(a: Any, b: Any) -> Any:
     if not _is_int(a, b):
         return torch.pow(a, b)

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..ir.fusion import Fusion
-from ..ir.values import Scalar, TensorView
+from ..ir.values import Scalar, TensorView, Val
 from . import lookups, scans
-from .arguments import boolean, extents, integer, scalar, tensor
+from .arguments import boolean, extents, integer, operand, scalar, tensor
+from .build import pointwise
 from .shapes import extent_sym
 
 
@@ -73,6 +74,13 @@ def scatter_add(fusion: Fusion, arg: Any, index: Any, src: Any, dim: Any) -> Ten
     return lookups.scatter(fusion, tensor(op, "arg", arg), tensor(op, "index", index), tensor(op, "src", src), integer(op, "dim", dim), "sum")
 
 
+def checked_position(fusion: Fusion, position: Any, extent: Any) -> Val:
+    """Return position, of integers that are to be at least 0 and below extent. One that is not is 0 in a kernel, and an error in the emulator and under the
+    setting `bounds`."""
+    op = "checked_position"
+    return pointwise(fusion, op, tensor(op, "position", position), operand(op, "extent", extent))
+
+
 def embedding_bwd(fusion: Fusion, grad: Any, index: Any, entries: Any) -> TensorView:
     """Return the gradient of a table of `entries` rows: the sums of the rows of grad that belong to each entry of index."""
     op = "embedding_bwd"
@@ -111,5 +119,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 """Each by its name."""
 
-MORE_FUNCTIONS: dict[str, Callable[..., Any]] = {"bag_sum": bag_sum, "embedding_bwd": embedding_bwd, "scatter_add": scatter_add}
+MORE_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "bag_sum": bag_sum, "checked_position": checked_position, "embedding_bwd": embedding_bwd, "scatter_add": scatter_add,
+}  # fmt: skip
 """Beside nvFuser's names."""

@@ -84,7 +84,8 @@ def cross_entropy_rows(
 ) -> tuple[TensorView, TensorView]:
     """Return (loss, weight) per row of x [rows, classes], both Float and 0 where the target [rows] is ignore_index.
 
-    A target that is neither that nor a class has the loss NaN: a kernel cannot stop, and a loss that looks right would hide it.
+    A target that is neither that nor a class is an error in the emulator, and under the setting `bounds`. Else it has the loss NaN: a kernel cannot stop, and a
+    loss that looks right would hide it.
     weight: 1, or the target's of `weight` [classes]. z_loss: adds z_loss * logsumexp(x)**2. softcap: logits become softcap * tanh(x / softcap).
     """
     o, wide_x = Calls(fusion), _float("cross_entropy", _tensor("cross_entropy", x))
@@ -104,7 +105,8 @@ def cross_entropy_rows(
         loss = loss + z_loss * lse * lse
     ones = o.cast(counts, DataType.Float)
     weights = ones if weight is None else o.where(counts, scale, 0.0)
-    is_class = o.logical_and(o.ge(target, 0), o.lt(target, x.size(1)))
+    place = o.where(counts, target, 0)
+    is_class = o.eq(o.checked_position(place, x.size(1)), place)
     loss = loss + o.where(is_class, 0.0, float("nan"))  # added, so that the backward has nothing of it
     return o.where(counts, loss, 0.0), weights
 

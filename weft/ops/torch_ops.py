@@ -295,7 +295,8 @@ def _embedding(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[
 
 def _embedding_bwd(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
     grad, index = operands
-    return (torch.ops.aten.embedding_dense_backward(grad.contiguous(), index, int(attributes["entries"]), -1, False),)
+    wide = grad.contiguous() if grad.is_cuda or grad.element_size() > 2 else grad.float()  # on the CPU torch adds up numbers of 16 bits as such
+    return (torch.ops.aten.embedding_dense_backward(wide, index, int(attributes["entries"]), -1, False).to(grad.dtype),)
 
 
 def _argsort(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
