@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..expr import Sym, add, lower_bound, sub
 from ..ir.graph_ops import Along
 from ..ir.values import TensorView, no_reductions
 from .contiguity import inner_run
-from .lookups import lookup_of
+from .lookups import is_part, lookup_of
 from .loop_axes import LoopAxes
 
 
@@ -69,12 +68,7 @@ def _tested(tensor: TensorView, axes: LoopAxes) -> list[int | None]:
         return []
     result = no_reductions(tensor.get_logical_domain())
     pairs = [(axis, place) for axis, place in zip(no_reductions(lookup.source.get_logical_domain()), lookup.positions) if isinstance(place, Along)]
-    return [axes.of(result[p.axis]) for axis, p in pairs if not _is_part(p.offset, result[p.axis].logical_extent, axis.logical_extent)]
-
-
-def _is_part(offset: Sym, extent: Sym, whole: Sym) -> bool:
-    """True if it is known that so many elements from an offset on are inside of an axis."""
-    return lower_bound(offset) >= 0 and lower_bound(sub(whole, add(offset, extent))) >= 0
+    return [axes.of(result[p.axis]) for axis, p in pairs if not is_part(p.offset, result[p.axis].logical_extent, axis.logical_extent)]
 
 
 def _gaps(tensor: TensorView, varies: Sequence[bool], order: Sequence[int], axes: LoopAxes) -> set[int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..expr import ZERO, Sym
+from ..expr import ZERO, Sym, add, proves_le
 from ..ir.fusion import Fusion
 from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.graph_ops import Along, At, CatOp, LookupOp
@@ -21,6 +21,11 @@ def lookup_of(tensor: TensorView) -> LookupOp | None:
     """Return the lookup that makes `tensor`, or None."""
     definition = tensor.definition()
     return definition if isinstance(definition, LookupOp) else None
+
+
+def is_part(offset: Sym, extent: Sym, whole: Sym) -> bool:
+    """True if it is known that so many elements from an offset on are inside of an axis."""
+    return proves_le(ZERO, offset) and proves_le(add(offset, extent), whole)
 
 
 def is_resized(fusion: Fusion) -> bool:

@@ -14,9 +14,19 @@ def copied_value(value: Val) -> Val:
     return value
 
 
+def ends_segment(expr: Expr | None) -> bool:
+    """Tell whether an expression is a copy that the user asked to be in memory: `segment_set`."""
+    return isinstance(expr, LoadStoreOp) and expr.op_name == "segment_set"
+
+
+def is_copy(expr: Expr | None) -> bool:
+    """Tell whether an expression copies a tensor, axes in any order, and ends no segment."""
+    return type(expr) is LoadStoreOp and not ends_segment(expr)  # its subclasses take one element per block
+
+
 def is_plain_copy(expr: Expr | None) -> bool:
     """Tell whether an expression copies a tensor axis by axis, and ends no segment."""
-    return isinstance(expr, LoadStoreOp) and expr.op_name == "set" and not expr.tensor_outputs[0].has_root()
+    return is_copy(expr) and not expr.tensor_outputs[0].has_root()  # type: ignore[union-attr]
 
 
 def only_reader(tensor: TensorView, reader: Expr) -> bool:
@@ -38,4 +48,4 @@ def sole_producers(value: Val, reader: Expr) -> Iterator[Expr]:
         reader, value = above, above.tensor_inputs[0]
 
 
-__all__ = ["copied_value", "is_plain_copy", "only_reader", "sole_producers"]
+__all__ = ["copied_value", "ends_segment", "is_copy", "is_plain_copy", "only_reader", "sole_producers"]

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..analysis.plain_copies import ends_segment
 from ..dtypes import DataType, StateType
-from ..expr import EVALUATORS, ONE, ZERO, Number, Sym, add, is_int, mul, sub
+from ..expr import EVALUATORS, ONE, ZERO, Number, Sym, add, is_int, mul, proves_le
 from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
@@ -52,7 +53,7 @@ def is_moved(expr: Expr | None) -> bool:
     leave out or put elsewhere. The sum of a bag stays: it would be computed again for each position."""
     if not isinstance(expr, MOVED) or isinstance(expr, KEPT) or any(isinstance(t.dtype(), StateType) for t in expr.tensor_inputs):
         return False
-    return not isinstance(expr, LoadStoreOp) or expr.op_name != "segment_set"
+    return not ends_segment(expr)
 
 
 def is_joined(expr: Expr | None) -> bool:
@@ -365,8 +366,8 @@ class LookupMover:
             is_before, is_behind = True, True
             if isinstance(place, Along):
                 mine = self.axes[place.axis]
-                is_before = not _is_at_most(ZERO, place.offset)
-                is_behind = not _is_at_most(add(place.offset, mine.logical_extent), axis.logical_extent)
+                is_before = not proves_le(ZERO, place.offset)
+                is_behind = not proves_le(add(place.offset, mine.logical_extent), axis.logical_extent)
                 if not is_before and not is_behind:
                     continue
                 length = fusion.new_scalar(mine.logical_extent, DataType.Int)
@@ -442,12 +443,6 @@ def _through_chain(number: Number, chain: Sequence[PointwiseOp]) -> Number | Non
 
 def _zero(dtype: DataType) -> Number:
     return False if dtype.is_bool else 0 if dtype.is_integer else 0j if dtype.is_complex else 0.0
-
-
-def _is_at_most(a: Sym, b: Sym) -> bool:
-    """True if a <= b at all sizes."""
-    difference = sub(b, a)
-    return difference.is_const and difference.value >= 0  # type: ignore[operator]
 
 
 def is_plain_broadcast(axis: IterDomain) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..analysis.plain_copies import is_plain_copy
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp
 from ..ir.values import Expr, IterDomain, LoadStoreOp, PointwiseOp, TensorView, Val
@@ -96,7 +97,7 @@ def _move_up(fusion: Fusion, reshape: ReshapeOp) -> bool:
 
 def _is_passed(expr: Expr) -> bool:
     """True for ops that compute each element from those at the same position."""
-    return isinstance(expr, PointwiseOp) or type(expr) is LoadStoreOp and expr.op_name != "segment_set" and not expr.tensor_outputs[0].has_root()
+    return isinstance(expr, PointwiseOp) or is_plain_copy(expr)
 
 
 def _readers(fusion: Fusion, tensors: Iterable[TensorView]) -> list[Expr]:

@@ -6,6 +6,7 @@ Owns the rewriting of one rotation. `rolls.py` decides which rotations there are
 from __future__ import annotations
 
 from ..analysis.axes import pairwise
+from ..analysis.plain_copies import is_copy
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import RollOp
 from ..ir.values import BroadcastOp, Expr, FullOp, LoadStoreOp, PointwiseOp, Roll, SqueezeOp, TensorView
@@ -13,11 +14,6 @@ from ..ops.build import logical_axes
 from .lookups import MOST_INSTRUCTIONS, MOST_SOURCES, MOST_SOURCES_OF_A_SHARED_TENSOR
 
 Rolls = tuple[Roll, ...]
-
-
-def is_copy(expr: Expr | None) -> bool:
-    """True for a copy, axes in any order, that ends no segment."""
-    return type(expr) is LoadStoreOp and expr.op_name != "segment_set"
 
 
 def combined(first: Rolls, second: Rolls) -> Rolls | None:
@@ -105,4 +101,4 @@ class RollMover:
         return found
 
 
-__all__ = ["RollMover", "is_copy", "rolls_pay"]
+__all__ = ["RollMover", "rolls_pay"]

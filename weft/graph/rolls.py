@@ -11,13 +11,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..analysis.axes import pairwise
+from ..analysis.plain_copies import is_copy
 from ..expr import Sym, mod, product, sub
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, At, BagOp, LookupOp, RollOp
 from ..ir.values import BroadcastOp, Expr, IotaOp, IterDomain, PointwiseOp, ReductionOp, Roll, Scalar, SqueezeOp, TensorDomain, TensorView
 from ..ops.build import logical_axes
 from ..schedule.caching import without_reductions
-from .moved_rolls import RollMover, Rolls, combined, is_copy, rolls_pay
+from .moved_rolls import RollMover, Rolls, combined, rolls_pay
 
 
 def find_rolls(fusion: Fusion) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..analysis.lookups import lookup_run, varying_over
+from ..analysis.lookups import is_part, lookup_run, varying_over
 from ..analysis.ranges import is_inside
 from ..expr import (
     ONE, ZERO, Sym, conjunction, const, floordiv, from_terms, is_divisible, less, lower_bound, mod, mul, proves_lt, rebuild, recombine, sub, terms, var,
@@ -124,7 +124,7 @@ def inside_source(indexer: Indexer, lookup: LookupOp) -> Sym:
     result = no_reductions(lookup.outputs[0].get_logical_domain())  # type: ignore[attr-defined]
     if lookup.is_masked:
         for axis, place in _positions(lookup):
-            if isinstance(place, Along) and place.offset is ZERO and result[place.axis].logical_extent is axis.logical_extent:
+            if isinstance(place, Along) and is_part(place.offset, result[place.axis].logical_extent, axis.logical_extent):
                 continue
             position = _position(indexer, lookup, place)
             parts += [less(const(-1), position), less(position, axis.logical_extent)]

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import torch
 
+from ..analysis.plain_copies import is_copy
 from ..expr import Number, Sym, evaluate_int
 from ..ir.block_ops import sample_of
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, LookupOp, ReshapeOp
-from ..ir.values import BroadcastOp, ExpandOp, Expr, LoadStoreOp, SqueezeOp, TensorView, no_reductions
+from ..ir.values import BroadcastOp, ExpandOp, Expr, SqueezeOp, TensorView, no_reductions
 from .outputs import Layout, layout_of
 
 
@@ -125,11 +126,9 @@ def _is_worth_a_base(shown: Mapping[int, View], computed: Sequence[TensorView], 
 
 
 def _renames(expr: Expr) -> bool:
-    if type(expr) is LoadStoreOp:  # not ops that take one element per block
-        return expr.op_name != "segment_set"
     if isinstance(expr, LookupOp):
         return expr.op_name == "slice" and not expr.is_masked and all(isinstance(p, Along) for p in expr.positions)
-    return isinstance(expr, (BroadcastOp, SqueezeOp, ExpandOp, ReshapeOp))
+    return is_copy(expr) or isinstance(expr, (BroadcastOp, SqueezeOp, ExpandOp, ReshapeOp))
 
 
 def view_of(chain: Chain, sizes: Sequence[int], strides: Sequence[int], env: Mapping[Sym, Number]) -> View | None:

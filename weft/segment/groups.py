@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ..analysis.axes import AxisMaps
 from ..analysis.op_cost import cost_of
+from ..analysis.plain_copies import ends_segment, is_copy
 from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..compiler import WITHOUT_KERNEL
 from ..expr import Number, Sym, evaluate_int
@@ -21,7 +22,7 @@ from ..ir.block_ops import BlockSampleOp, loop_sources
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import BagOp, LookupOp, RollOp, ScanOp, ScatterStoreOp
 from ..ir.values import (
-    BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
+    BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
 )  # fmt: skip
 from ..schedulers.limits import LAUNCH_BYTES
 from .group import Group, joined_links, with_one_folded_loop
@@ -49,7 +50,7 @@ def is_alone(expr: Expr) -> bool:
 
 def is_barrier(expr: Expr) -> bool:
     """True for an expression whose readers run in another kernel."""
-    return isinstance(expr, RollOp) and not is_free(expr) or isinstance(expr, LoadStoreOp) and expr.op_name == "segment_set"
+    return isinstance(expr, RollOp) and not is_free(expr) or ends_segment(expr)
 
 
 def is_free(expr: Expr) -> bool:
@@ -59,13 +60,11 @@ def is_free(expr: Expr) -> bool:
         return expr.tensor_inputs[0].is_fusion_input
     if isinstance(expr, (BroadcastOp, SqueezeOp, ExpandOp, FullOp, IotaOp)):
         return True
-    if isinstance(expr, LoadStoreOp):
-        return not is_barrier(expr) and not isinstance(expr, BlockSampleOp)
     if isinstance(expr, RandomOp):
         return len(expr.inputs) == 4
     if isinstance(expr, PointwiseOp) and expr.op_name == "cast":
         return expr.tensor_inputs[0].dtype().bits <= expr.outputs[0].dtype().bits  # type: ignore[attr-defined]
-    return False
+    return is_copy(expr)
 
 
 class Graph:
