@@ -37,10 +37,8 @@ from ..schedule.rfactor import rfactor
 from ..schedule.staying_blocks import StayingBlocks
 from .async_rows import can_load, row_of
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
-from .column_partials import (
-    column_side, columns_in_memory, cut, lies_along_columns, parallel_columns, schedule_columns, separate_columns, slot_place,
-    sum_in_block, vectorize_columns,
-)  # fmt: skip
+from .column_partials import lies_along_columns, separate_columns, vectorize_columns
+from .column_results import ColumnResults, column_results
 from .inner_outer_candidates import Candidates
 from .inner_outer_heuristic import choose_inner_outer
 from .inner_outer_params import LOADS, InnerOuterParams
@@ -157,13 +155,8 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     loaded = load_rows(template, analysis, params)
     again = read_stages_again(loaded, passes) if params.is_reread else []
     transform_like(reference)
-    if params.is_alone:
-        read = sum_in_block(totals, row_axes, params)
-    else:
-        read = [cut(total, row_axes, params, columns_in_memory(expr, analysis)) for total, expr in zip(totals, analysis.columns.reductions)]
-    places = [] if params.is_alone else [slot_place(total) for total in totals]
-    of_columns = column_side(fusion, read)
-    rows = [t for t in fusion.tensors() if (params.is_alone or t not in of_columns) and not t.is_fusion_input]
+    columns = column_results(fusion, analysis, totals, row_axes, params)
+    rows = [t for t in fusion.tensors() if columns.in_loops_of_rows(t) and not t.is_fusion_input]
     share_rows(reference, params, rows)
     if phase is not None and params.cluster_blocks > 1:
         phase = replace(phase, piece=reference.axis(-1).sym)
@@ -172,14 +165,12 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     for tensor, loop in whole.items():  # a bulk copy loads a whole row, however its readers split it
         tensor.domain().loop = loop
         bind_bulk_load(tensor, params)
-    if not params.is_alone:
-        partials = [schedule_columns(total, params, of_columns) for total in totals]
-        parallel_columns(totals, partials, read, places, of_columns, params)
-    vectorize(template, analysis, params, read, loaded, again)
-    inline(template, analysis, params, row_axes, read, of_columns, loaded)
+    columns.schedule()
+    vectorize(template, analysis, params, columns.read, loaded, again)
+    inline(template, analysis, params, row_axes, columns, loaded)
     for tensor in loaded:
         circular_buffer(tensor, params.stages, params.stages - 1)
-    of_rows = [cache for source, cache in template.inputs if cache not in of_columns and source.name not in {t.name for t in analysis.broadcast_inputs}]
+    of_rows = [cache for source, cache in template.inputs if cache not in columns.of_columns and source.name not in {t.name for t in analysis.broadcast_inputs}]
     ahead = {t.name for t in of_rows if params.loads == "ahead" or not varies_along_row(t, row_axes)}
     ahead -= {use.outputs[0].name for tensor in loaded for use in tensor.uses()}
     peel = Peel.filled(row_sizes(analysis.shape), params.batches, params.fill, keeps_guards=params.fill == "whole", phase=phase)  # they keep the passes apart
@@ -349,12 +340,12 @@ def varies_along_row(tensor: TensorView, row_axes: int) -> bool:
 
 
 def inline(
-    template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams, row_axes: int, read: list[TensorView], of_columns: list[TensorView],
-    loaded: list[TensorView],
+    template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams, row_axes: int, columns: ColumnResults, loaded: list[TensorView]
 ) -> None:  # fmt: skip
     """Load all of a row before its first use; read weights once, before the loop over rows; inline everything else."""
     row_at = row_axes - (params.row_unroll > 1)
     weights = {t.name for t in analysis.broadcast_inputs}
+    of_columns = columns.of_columns
     limits: dict[TensorView, int] = {}
     for tensor in template.fusion.tensors():
         loop = tensor.get_loop_domain()
@@ -372,8 +363,7 @@ def inline(
     for tensor, position in limits.items():
         if 0 < position <= 2 < len(tensor.get_loop_domain()) and tensor not in of_columns:  # an input of one element has none of the loops
             tensor.axis(2).parallelize(ParallelType.serial)  # loads of a row stand before the test of its bounds
-    for tensor in () if params.is_alone else read:
-        limits[tensor] = 3 + (params.cluster_blocks > 1) + params.has_samples
+    limits.update(columns.limits())
     for tensor in loaded:
         limits[tensor] = 2
     inline_to(template.fusion, limits)
