@@ -87,6 +87,11 @@ def batch_norm_of_parameters(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return F.relu(F.batch_norm(x, None, None, w, b, True))
 
 
+@case(R(16, 320, 64, 64), R(320), R(320), R(16, 320), R(16, 320))
+def modulated_group_norm(x: Tensor, w: Tensor, b: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    return F.silu(F.group_norm(x, 32, w, b) * (1 + scale[..., None, None]) + shift[..., None, None])
+
+
 @case(R(16, 128, 128, 128))
 def instance_norm(x: Tensor) -> Tensor:
     return F.instance_norm(x)
@@ -388,6 +393,11 @@ def token_shift(x: Tensor, m: Tensor) -> Tensor:
 @case(R(64, 64, 112, 112))
 def max_pool(x: Tensor) -> Tensor:
     return F.max_pool2d(x, 3, 2, 1)
+
+
+@case(R(64, 64, 112, 112), R(64, dt=torch.float32), R(64, dt=torch.float32))
+def pooled_stem(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.max_pool2d(F.relu(F.batch_norm(x, None, None, w, b, True)), 3, 2, 1)
 
 
 @case(R(64, 197, 768))

@@ -11,6 +11,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ...analysis.ranges import range_of
 from ...ir.values import PointwiseOp, TensorView
+from ...ops.build import logical_axes
 from .rules import Declined, Operand, Translation, meta_of, rule
 from .shapes import cut
 
@@ -31,10 +32,7 @@ def _selected(t: Translation, x: Operand, indices: Operand, dim: int) -> Operand
     if rank == 1:
         return t.ops.index_select(x, indices, dim)
     shape = [indices.size(d) for d in range(rank)]
-    count = shape[0]
-    for extent in shape[1:]:
-        count = t.ops.mul(count, extent)
-    flat = t.ops.index_select(x, t.ops.reshape(indices, new_shape=[count]), dim)
+    flat = t.ops.index_select(x, t.ops.reshape(indices, new_shape=[_count(t, shape)]), dim)
     before, after = ([x.size(d) for d in places] for places in (range(dim), range(dim + 1, t.rank(x))))
     return t.ops.reshape(flat, new_shape=[*before, *shape, *after])
 
@@ -69,13 +67,15 @@ def _adjacent_integers(node: torch.fx.Node) -> str:
 
 @rule(aten.index.Tensor, aten._unsafe_index.Tensor, claims=_adjacent_integers)
 def index(t: Translation, x: Operand, indices: list[Operand]) -> Operand:
-    """Adjacent index tensors become one index into their merged axes; a negative position counts from the end."""
+    """Adjacent index tensors become one index into their merged axes, or one for each axis; a negative position counts from the end."""
     first = next(i for i, given in enumerate(indices) if given is not None)
     given = indices[first:]
     given = given[: next((i for i, v in enumerate(given) if v is None), len(given))]
     if all(t.rank(v) == 0 for v in given):
         raise Declined("an index given as a single number")
     dtype = _type_of_positions(t.node, first, len(given))
+    if len(given) > 1 and _is_computed(x) and _have_own_axes(t.node):
+        return _selected_one_by_one(t, x, [_from_front(t, v, x.size(d), dtype) for d, v in enumerate(given, first)], first)
     place, extent = _from_front(t, given[0], x.size(first), dtype), x.size(first)
     for number, other in enumerate(given[1:], first + 1):
         place = t.ops.add(t.ops.mul(place, x.size(number)), _from_front(t, other, x.size(number), dtype))
@@ -83,6 +83,46 @@ def index(t: Translation, x: Operand, indices: list[Operand]) -> Operand:
     if len(given) > 1:
         x = _merged(t, x, first, len(given), extent)
     return _selected(t, x, place, first)
+
+
+def _is_computed(x: TensorView) -> bool:
+    """True for a tensor that is not in memory, which merged axes may force it to be. One that is there is read at one position."""
+    while isinstance(made := x.definition(), PointwiseOp) and made.op_name == "cast":
+        x = made.tensor_inputs[0]
+    return made is not None
+
+
+def _have_own_axes(node: torch.fx.Node) -> bool:
+    """True if each of several index tensors varies along axes of its own, those of the first one in front, as in `x[rows[:, None], columns]`."""
+    shapes = [tuple(meta_of(index).shape) for index in node.args[1] if index is not None]  # type: ignore[union-attr]
+    rank, last = max(map(len, shapes)), -1
+    for shape in shapes:
+        real = [d + rank - len(shape) for d, extent in enumerate(shape) if not statically_known_true(extent == 1)]
+        if not real or real[0] <= last:
+            return False
+        last = real[-1]
+    return True
+
+
+def _selected_one_by_one(t: Translation, x: Operand, places: list[Operand], first: int) -> Operand:
+    """Return x with adjacent axes from `first` on replaced by those of their positions: axis by axis, so that no axes of x are merged."""
+    rank = max(map(t.rank, places))
+    shape: list[Any] = [1] * rank
+    before, after = ([x.size(d) for d in dims] for dims in (range(first), range(first + len(places), t.rank(x))))
+    for dim, place in enumerate(places, first):
+        axes = logical_axes(place)
+        real = [d for d, axis in enumerate(axes) if not axis.is_broadcast()]
+        for d in real:
+            shape[d + rank - len(axes)] = place.size(d)
+        x = t.ops.index_select(x, t.ops.reshape(place, new_shape=[_count(t, [place.size(d) for d in real])]), dim)
+    return t.ops.reshape(x, new_shape=[*before, *shape, *after])
+
+
+def _count(t: Translation, sizes: list[Operand]) -> Operand:
+    count: Operand = 1
+    for size in sizes:
+        count = t.ops.mul(count, size)
+    return count
 
 
 def _merged(t: Translation, x: TensorView, first: int, count: int, extent: Operand) -> Operand:
