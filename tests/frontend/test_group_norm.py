@@ -8,8 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fusion_check import poisoned_outputs
+
 import weft  # noqa: F401
 from weft.frontend.aten import groups
+from weft.frontend.backend import backend
+from weft.segment import partition
 
 NATIVE = torch.ops.aten.native_group_norm_backward.default
 SHAPES = [((2, 6, 5), 3), ((3, 8, 4, 7), 2), ((1, 4, 1), 4), ((2, 5, 3, 3), 1), ((4, 6, 2, 3, 2), 6)]
@@ -48,4 +52,24 @@ def test_gradients(act: torch.nn.Module, memory: torch.memory_format) -> None:
         out = function(*leaves)
         results.append([out.detach(), *torch.autograd.grad(out, leaves, grad.to(dtype))])
     for got, want in zip(*results, strict=True):
+        assert (got.double() - want).norm() <= 1e-5 * want.norm()
+
+
+def modulated(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    """As in the residual blocks of a U-Net, with a scale and a shift for each sample."""
+    return F.silu(F.group_norm(x, 4, w, b) * (1 + scale[..., None, None]) + shift[..., None, None])
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_modulated_norm_through_sums_of_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels are cut as beside large images, because launches count nothing."""
+    monkeypatch.setattr(partition, "LAUNCH_BYTES", 0)
+    shapes = ((3, 12, 9, 11), (12,), (12,), (3, 12), (3, 12))
+    leaves = [torch.randn(s).requires_grad_() for s in shapes]
+    exact = [t.detach().double().requires_grad_() for t in leaves]
+    with poisoned_outputs():
+        out = torch.compile(modulated, backend=backend, options={"emulate": True, "strict": True, "cache": False})(*leaves)
+        grad = torch.randn_like(out)
+        found = torch.autograd.grad(out, leaves, grad)
+    for got, want in zip(found, torch.autograd.grad(modulated(*exact), exact, grad.double()), strict=True):
         assert (got.double() - want).norm() <= 1e-5 * want.norm()

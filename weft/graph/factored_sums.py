@@ -6,7 +6,7 @@ Read first: `share_factored_sums`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..analysis.plain_copies import copied_value
@@ -30,14 +30,15 @@ class Factored:
     even: tuple[Val, ...]
 
 
-def share_factored_sums(fusion: Fusion) -> None:
+def share_factored_sums(fusion: Fusion, among: Iterable[ReductionOp] | None = None) -> None:
     """Merge sums whose terms differ only in factors that do not depend on the summed axes, in place.
 
+    among: the sums that may be merged; by default all but those of rows, whose factors are rare, and of which those that share a sum become one large kernel.
     Before: no axis is open. After: results keep their names; such a factor multiplies the sum instead of each term, which rounds less often.
     """
     groups: dict[tuple[object, ...], list[Factored]] = {}
-    for expr in fusion.tensor_exprs():
-        found = _factored(expr) if isinstance(expr, ReductionOp) else None
+    for expr in fusion.tensor_exprs() if among is None else among:
+        found = _factored(expr) if isinstance(expr, ReductionOp) and (among is not None or not _is_of_rows(expr)) else None
         if found is not None:
             groups.setdefault((found.varying, found.folded, expr.tensor_outputs[0].dtype()), []).append(found)
     for group in groups.values():
@@ -50,8 +51,6 @@ def _factored(expr: ReductionOp) -> Factored | None:
     if expr.attributes["kind"] != "sum" or len(expr.inputs) != 1 or out.dtype() not in WIDE or out.has_root():
         return None
     folded = [d for d, axis in enumerate(out.get_logical_domain()) if axis.is_reduction()]
-    if folded[0] == len(out.get_logical_domain()) - len(folded):
-        return None  # sums of rows: factors of a row are rare, and what shares a sum becomes one large kernel
     factors = _factors(expr.inputs[0], out.dtype())
     even = [f for f in factors if not isinstance(f, TensorView) or all(logical_axes(f)[d].is_broadcast() for d in folded)]
     varying: list[TensorView] = [f for f in factors if f not in even]  # type: ignore[misc]
@@ -59,6 +58,12 @@ def _factored(expr: ReductionOp) -> Factored | None:
     if not varying or not is_whole or any(t.dtype() is not out.dtype() for t in varying):
         return None
     return Factored(expr, tuple(folded), tuple(sorted(varying, key=lambda t: t.name)), tuple(even))
+
+
+def _is_of_rows(expr: ReductionOp) -> bool:
+    """True for a reduction of the innermost axes."""
+    flags = [axis.is_reduction() for axis in expr.tensor_outputs[0].get_logical_domain()]
+    return all(flags[flags.index(True) :])
 
 
 def _factors(value: Val, dtype: DataType) -> list[Val]:

@@ -37,7 +37,7 @@ def in_two_steps(fusion: Fusion, only: Collection[int] | None = None) -> tuple[F
         return fusion, {}
     copy, _ = fusion.clone()
     exprs = {e.tensor_outputs[0].name: e for e in copy.tensor_exprs() if isinstance(e, ReductionOp)}
-    return copy, {name: _cut(copy, exprs[name], folded) for name, folded in found.items()}
+    return copy, {name: cut(copy, exprs[name], folded).tensor_outputs[0].name for name, folded in found.items()}
 
 
 Flags = list[bool]
@@ -47,25 +47,31 @@ def _found(fusion: Fusion) -> dict[int, Flags]:
     """Return which sums can be cut: name of the result -> which axes the first step sums. Axes of one element (groups of one channel) do not count, unless they
     are among these."""
     reductions = [e for e in fusion.tensor_exprs() if isinstance(e, (ReductionOp, WelfordOp))]
-    if len(reductions) < 2 or not any(map(_is_plain, reductions)):
+    if len(reductions) < 2 or not any(map(is_plain, reductions)):
         return {}
     maps = AxisMaps(fusion)
+    alike = folds_alike(reductions, maps)
+    return _over_samples(alike, maps) | _over_rows(alike, maps) | _within_rows(alike, maps)
+
+
+def folds_alike(reductions: Sequence[Expr], maps: AxisMaps) -> dict[Axes, list[Folding]]:
+    """Return the reductions over the same loops: the classes of these -> each reduction, and what it folds. Axes of one element do not count."""
     alike: dict[Axes, list[Folding]] = {}
     for expr in reductions:
         axes = [a for a in expr.tensor_outputs[0].get_logical_domain() if not a.is_broadcast()]
         folds = frozenset(maps.exact(a) for a in axes if a.is_reduction())
         alike.setdefault(tuple(maps.exact(a) for a in axes), []).append((expr, folds))
-    return _over_samples(alike, maps) | _over_rows(alike, maps) | _within_rows(alike, maps)
+    return alike
 
 
 def _within_rows(alike: Mapping[Axes, Sequence[Folding]], maps: AxisMaps) -> dict[int, Flags]:
     """Return sums whose first step is over the innermost axes of rows."""
     out: dict[int, Flags] = {}
     for classes, group in alike.items():
-        spread = [other for e, other in group if _is_spread(e, other, maps)]
-        for plain, folds in (pair for pair in group if _is_plain(pair[0])):
+        spread = [other for e, other in group if is_spread(e, other, maps)]
+        for plain, folds in (pair for pair in group if is_plain(pair[0])):
             rows = {other for other in spread if _shared_innermost(classes, folds, other)}
-            count = _shared_innermost(classes, folds, rows.pop()) if len(rows) == 1 and not _is_spread(plain, folds, maps) else 0
+            count = _shared_innermost(classes, folds, rows.pop()) if len(rows) == 1 and not is_spread(plain, folds, maps) else 0
             axes = plain.tensor_outputs[0].get_logical_domain()
             if count and not any(a.is_broadcast() for a in axes[-count:]):
                 out[plain.tensor_outputs[0].name] = [n >= len(axes) - count for n in range(len(axes))]
@@ -77,11 +83,11 @@ def _over_rows(alike: Mapping[Axes, Sequence[Folding]], maps: AxisMaps) -> dict[
     out: dict[int, Flags] = {}
     for classes, group in alike.items():
         near = [pair for others, pairs in alike.items() if set(others) == set(classes) for pair in pairs]
-        rows = {other for e, other in near if _is_spread(e, other, maps)}
+        rows = {other for e, other in near if is_spread(e, other, maps)}
         columns = frozenset(classes) - next(iter(rows)) if len(rows) == 1 else frozenset()
-        for plain, folds in (pair for pair in group if columns and _is_plain(pair[0]) and columns < pair[1] < set(classes)):
+        for plain, folds in (pair for pair in group if columns and is_plain(pair[0]) and columns < pair[1] < set(classes)):
             axes = plain.tensor_outputs[0].get_logical_domain()
-            if not any(a.is_broadcast() for a in axes) and not _is_spread(plain, folds, maps):
+            if not any(a.is_broadcast() for a in axes) and not is_spread(plain, folds, maps):
                 out[plain.tensor_outputs[0].name] = [maps.exact(a) in columns for a in axes]
     return out
 
@@ -91,11 +97,11 @@ def _over_samples(alike: Mapping[Axes, Sequence[Folding]], maps: AxisMaps) -> di
     out: dict[int, Flags] = {}
     for every in {frozenset(classes) for classes in alike}:
         near = [pair for classes, pairs in alike.items() if every == set(classes) for pair in pairs]
-        rows = {folds for e, folds in near if _is_spread(e, folds, maps)}
+        rows = {folds for e, folds in near if is_spread(e, folds, maps)}
         inside = next(iter(rows)) if len(rows) == 1 else every
         columns = [(e, folds) for e, folds in near if not folds & inside]
         common = frozenset[IterDomain]().union(every).intersection(*(folds for _, folds in columns))
-        if not common or not any(folds == common for _, folds in columns) or not all(_is_plain(e) for e, folds in columns if folds != common):
+        if not common or not any(folds == common for _, folds in columns) or not all(is_plain(e) for e, folds in columns if folds != common):
             continue
         for expr, folds in columns:
             axes = expr.tensor_outputs[0].get_logical_domain()
@@ -104,7 +110,8 @@ def _over_samples(alike: Mapping[Axes, Sequence[Folding]], maps: AxisMaps) -> di
     return out
 
 
-def _is_plain(expr: Expr) -> bool:
+def is_plain(expr: Expr) -> bool:
+    """True for a sum of floats of 32 bits or more, which can be computed in two steps."""
     if not isinstance(expr, ReductionOp):
         return False
     out = expr.tensor_outputs[0]
@@ -113,7 +120,7 @@ def _is_plain(expr: Expr) -> bool:
     return expr.attributes["kind"] == "sum" and len(expr.inputs) == 1 and is_wide and same and not out.has_root()
 
 
-def _is_spread(expr: Expr, folded: frozenset[IterDomain], maps: AxisMaps) -> bool:
+def is_spread(expr: Expr, folded: frozenset[IterDomain], maps: AxisMaps) -> bool:
     """Tell whether a value computed from a sum is broadcast over an axis that the sum reduced."""
     stack: list[TensorView] = list(expr.tensor_outputs)
     seen = set(stack)
@@ -137,14 +144,16 @@ def _shared_innermost(classes: tuple[IterDomain, ...], mine: frozenset[IterDomai
     return count if is_inner and mine - shared else 0
 
 
-def _cut(fusion: Fusion, expr: ReductionOp, folded: Flags) -> int:
-    """Split an expression: a new one reduces the axes `folded`, and this one its results; return the name of the new result."""
+def cut(fusion: Fusion, expr: ReductionOp, folded: Flags) -> ReductionOp:
+    """Split an expression: a new one, which is returned, reduces the axes `folded`, and this one its results."""
     out, source = expr.tensor_outputs[0], expr.tensor_inputs[0]
     within = reduce_like(fusion, expr, source, folded, out.dtype())
     fusion.remove(expr)
     keep_axes(out, [axis for axis, is_first in zip(out.get_logical_domain(), folded) if not is_first])
     fusion.register(ReductionOp([within], [out], **expr.attributes))
-    return within.name
+    first = within.definition()
+    assert isinstance(first, ReductionOp)
+    return first
 
 
-__all__ = ["in_two_steps"]
+__all__ = ["Flags", "cut", "folds_alike", "in_two_steps", "is_plain", "is_spread"]

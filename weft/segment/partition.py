@@ -18,6 +18,7 @@ from ..compiler import NoScheduler, is_taken_at_some_sizes
 from ..errors import require
 from ..expr import Number, Sym
 from ..graph.nested_sums import in_two_steps
+from ..graph.sums_of_parts import through_parts
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp, WrittenOp
 from ..ir.values import Expr, PointwiseOp, ReductionOp, TensorView, Val, WelfordOp
@@ -42,6 +43,16 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
     "best"; "single" for a kernel per expression, a number for a random partition (for tests).
     Errors: NoScheduler for an expression that no scheduler takes alone.
     """
+    found = _in_two_steps(fusion, takes, env, order)
+    parts = through_parts(fusion) if order == "best" and len(found.kernels) > 1 else None
+    if parts is None:
+        return found
+    other = _make_plan(parts, takes, env, order)
+    return replace(min(found, other, key=lambda plan: _bytes_moved(plan, env)), declined=(*found.declined, *other.declined))
+
+
+def _in_two_steps(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: str) -> Plan:
+    """The same with sums that begin in the kernel of a normalization, where they do."""
     cut, parts = in_two_steps(fusion) if order == "best" else (fusion, {})
     tried: list[Fusion] = []
     while parts:
