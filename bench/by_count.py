@@ -23,9 +23,10 @@ from weft.arch import Arch, arch_by_name
 from weft.device.library import translation_unit
 from weft.expr import evaluate_int
 from weft.ir.values import no_reductions
+from weft.lower.program import KernelProgram
 from weft.options import current, options
-from weft.runtime.nvrtc import compile_or_load
-from weft.runtime.spills import fewest_spills
+from weft.runtime.nvrtc import Compiled, compile_or_load
+from weft.runtime.spills import fewest_spills, mixed_or_apart
 from weft.schedulers.limits import STEP_BYTES
 
 FLOAT, BF16 = DataType.Float, DataType.BFloat16
@@ -35,6 +36,16 @@ FEW = [(1, 1 << 24), (2, 1 << 23), (5, 3000001), (16, 1 << 20), (1 << 22, 4), (1
 LARGE_BYTES = 8 << 20
 """Of the inputs, from which an idle half of a chip is reported."""
 SIZES = {"weft::bf16": 2, "weft::half": 2, "double": 8, "long long": 8}
+
+
+def compiled_for(program: KernelProgram, arch: Arch) -> Compiled:
+    """Return a program's machine code as the runtime compiles it, however much it spills."""
+    unit = translation_unit(program.text, program.blocks, shortened=True)
+
+    def compile_with(limit: int | None) -> Compiled:
+        return mixed_or_apart(unit, lambda text: compile_or_load(text, program.name, arch.nvrtc_target, max_registers=limit))
+
+    return fewest_spills(program, arch, compile_with)
 
 
 class Tensors:
@@ -155,8 +166,7 @@ def found_in(name: str, dtype: DataType, shapes: list[tuple[int, int]], arch: Ar
         sizes, engine = caller.sizes(given, None, current())
         for use in sizes.kernels:
             program = caller.kernels.program(caller.request(use, sizes, engine, current()))
-            unit = translation_unit(program.text, program.blocks, shortened=True)
-            compiled = fewest_spills(program, arch, lambda limit: compile_or_load(unit, program.name, arch.nvrtc_target, max_registers=limit))  # noqa: B023
+            compiled = compiled_for(program, arch)
             used, blocks = compiled.resources, math.prod(evaluate_int(extent, use.env) for extent in program.grid)
             found = []
             if (used.spill_store_bytes or 0) > STEP_BYTES and not program.cooperative:  # those that are cooperative have others to choose from

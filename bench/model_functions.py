@@ -22,16 +22,15 @@ import moved
 import task_functions
 import torch
 import torch.nn.functional as F
+from by_count import compiled_for
 from function_cases import BF, CASES, I, Input, R, case
 from measure import FLUSHED_BYTES, KernelTime, kernel_times, write
 from torch import Tensor
 
 from weft.arch import Arch, arch_by_name
-from weft.device.library import translation_unit
 from weft.frontend.backend import backend as weft_backend
 from weft.lower.program import KernelProgram
 from weft.runtime.engines import LaunchPlan
-from weft.runtime.nvrtc import compile_or_load
 from weft.runtime.resources import disassemble
 
 assert task_functions, "its functions are in CASES"
@@ -87,9 +86,9 @@ def batch_norm_of_parameters(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return F.relu(F.batch_norm(x, None, None, w, b, True))
 
 
-@case(R(16, 320, 64, 64), R(320), R(320), R(16, 320), R(16, 320))
-def modulated_group_norm(x: Tensor, w: Tensor, b: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    return F.silu(F.group_norm(x, 32, w, b) * (1 + scale[..., None, None]) + shift[..., None, None])
+@case(R(16, 320, 64, 64), R(320), R(320), R(320), R(16, 320), R(16, 320))
+def modulated_group_norm(x: Tensor, bias: Tensor, w: Tensor, b: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    return F.silu(F.group_norm(x + bias[:, None, None], 32, w, b) * (1 + scale[..., None, None]) + shift[..., None, None])
 
 
 @case(R(16, 128, 128, 128))
@@ -456,9 +455,7 @@ class _Counted(moved.Stub):
 
     def __init__(self, program: KernelProgram, counted: list[tuple[str, int]], arch: Arch) -> None:
         super().__init__(program.name, counted)
-        unit = translation_unit(program.text, program.blocks, shortened=True)
-        compiled = compile_or_load(unit, program.name, arch.nvrtc_target, max_registers=program.max_registers)
-        text = disassemble(compiled.cubin) or ""
+        text = disassemble(compiled_for(program, arch).cubin) or ""
         self.instructions, self.arch = sum(found != "NOP" for found in re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+\s+)?([A-Z0-9_]+)", text)), arch
 
     def launcher(self, plan: LaunchPlan) -> Callable[..., None]:

@@ -17,7 +17,7 @@ from weft.api.profile import PythonProfiler
 from weft.device.library import translation_unit
 from weft.errors import require
 from weft.runtime import nvrtc
-from weft.runtime.spills import fewest_spills
+from weft.runtime.spills import fewest_spills, mixed_or_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,13 @@ def resources_text(runtime: Any) -> str:
     target = arch.nvrtc_target
     resources = runtime.built.report.resources
     if resources is None:
-        text = translation_unit(program.text, program.blocks)
+        unit = translation_unit(program.text, program.blocks)
+
+        def compile_with(limit: int | None) -> nvrtc.Compiled:
+            return mixed_or_apart(unit, lambda text: nvrtc.compile_or_load(text, program.name, target, max_registers=limit))
+
         try:
-            resources = fewest_spills(program, arch, lambda limit: nvrtc.compile_or_load(text, program.name, target, max_registers=limit)).resources
+            resources = fewest_spills(program, arch, compile_with).resources
         except nvrtc.NvrtcMissing as error:
             return f"not compiled: NVRTC was not found ({error.values['looked']})"
     return f"{target}: {resources}"

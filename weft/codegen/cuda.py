@@ -99,7 +99,12 @@ class CudaWriter:
             with self.places.around(self, s, depth):
                 self.emit(depth, "#pragma unroll" if s.unroll else "#pragma unroll 1")
                 self.emit(depth, f"for ({self.scalars.index_ctype} {index} = {self.scalars.index(s.start)}; {index} < {extent}; ++{index}) {{  // {s.label}")
-                self.body(s.body, depth + 1)
+                if s.is_apart:
+                    self.blocks["apart"] = None
+                    self.emit(depth + 1, "if (weft::is_running()) {")
+                self.body(s.body, depth + 1 + s.is_apart)
+                if s.is_apart:
+                    self.emit(depth + 1, "}")
                 self.emit(depth, "}")
         elif isinstance(s, (If, Block)):
             condition = s.predicate if isinstance(s, If) else s.condition

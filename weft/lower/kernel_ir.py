@@ -70,6 +70,7 @@ class Loop(Nest):
     """for index in [start, extent): body. `unroll`: the count is constant and the body indexes registers with it.
 
     is_unswitched: the nest from here on may be generated twice, with and without bounds checks (`unswitch_loops`); only such a loop may have one iteration.
+    is_apart: the compiler must not mix the iterations (`keep_iterations_apart`).
     """
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = ("extent",)
@@ -81,6 +82,7 @@ class Loop(Nest):
     label: str = ""
     start: Sym = ZERO
     is_unswitched: bool = False
+    is_apart: bool = False
 
     @property
     def is_once(self) -> bool:

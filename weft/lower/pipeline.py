@@ -13,6 +13,7 @@ from ..ir.fusion import Fusion
 from ..schedule.peel import Peel
 from ..schedule.staying_blocks import StayingBlocks
 from . import passes
+from .apart import keep_iterations_apart
 from .behind import run_behind
 from .block_values import compute_once_per_block
 from .branches import branch_selections
@@ -69,6 +70,7 @@ PIPELINE: tuple[Pass, ...] = (
     branch_selections,  # predicates are Ifs, and no later pass moves ops
     count_positions,  # no later pass moves ops or changes their loops
     passes.mark_unrolled,  # addresses are final
+    keep_iterations_apart,  # unrolled loops are marked
     fold_runs,  # unrolled loops are marked
     share_scans,  # loops, loads and bounds are final: it copies them
     begin_kernel,  # the remaining reductions and scans are known

@@ -21,7 +21,7 @@ from ..options import Options, current
 from . import bounds, work_memory
 from .launch import ParamSlot, current_stream_reader
 from .resources import Resources, disassemble
-from .spills import compile_without_spills
+from .spills import compile_without_spills, mixed_or_apart
 
 if TYPE_CHECKING:
     from .nvrtc import Compiled
@@ -133,7 +133,7 @@ def machine_code(arch: Arch, program: KernelProgram, options: Options, fmad: boo
     unit = ("#define WEFT_BOUNDS\n" if _reports(program, options) else "") + translation_unit(program.text, program.blocks, shortened=True)
 
     def compile_with(limit: int | None) -> Compiled:
-        return compile_or_load(unit, program.name, arch.nvrtc_target, max_registers=limit, fmad=fmad, options=options)
+        return mixed_or_apart(unit, lambda text: compile_or_load(text, program.name, arch.nvrtc_target, max_registers=limit, fmad=fmad, options=options))
 
     return compile_without_spills(program, arch, compile_with)
 

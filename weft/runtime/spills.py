@@ -1,4 +1,4 @@
-"""Machine code of kernels that spill: it is made again with more registers per thread.
+"""Machine code of kernels that spill: it is made again with iterations kept apart, and with more registers per thread.
 
 Owns the limits of registers that a kernel is compiled with. Needs no GPU. Read first: `compile_without_spills`.
 """
@@ -17,6 +17,10 @@ from .resources import TooManySpills
 
 if TYPE_CHECKING:
     from .nvrtc import Compiled
+
+
+APART = "weft::is_running()"
+"""What the text of a kernel has around the iterations of long loops."""
 
 
 def compile_without_spills(program: KernelProgram, arch: Arch, compile_with: Callable[[int | None], Compiled]) -> Compiled:
@@ -40,6 +44,16 @@ def fewest_spills(program: KernelProgram, arch: Arch, compile_with: Callable[[in
     while limit := more_registers(program, arch, limit, compiled.resources.spill_store_bytes or 0):
         compiled = compile_with(limit)
     return compiled
+
+
+def mixed_or_apart(unit: str, compile_unit: Callable[[str], Compiled]) -> Compiled:
+    """Return the machine code of a translation unit; if it spills, with iterations of long loops kept apart (`weft.lower.apart`), where that spills less."""
+    compiled = compile_unit(unit)
+    spilled = compiled.resources.spill_store_bytes or 0
+    if spilled <= STEP_BYTES or APART not in unit:
+        return compiled
+    other = compile_unit(f"#define WEFT_APART\n{unit}")
+    return other if (other.resources.spill_store_bytes or 0) < spilled else compiled
 
 
 def safe_spill_bytes(program: KernelProgram) -> int:
