@@ -120,6 +120,20 @@ def test_what_needs_the_other_is_not_tied() -> None:
     assert kernels(build, torch.randn(4, 6), torch.randn(6), torch.randint(0, 4, (4, 6))) == 2
 
 
+@pytest.mark.parametrize("sizes", [(7, 33), (64, 40), (1, 5)], ids=str)
+def test_a_value_per_row_is_computed_in_both(sizes: tuple[int, int]) -> None:
+    """The gradients of a difference's two operands, of which each has its columns from nowhere else: a launch costs more than a few values."""
+
+    def build(fd: FusionDefinition) -> None:
+        o = fd.ops
+        row = o.mul(o.neg(fd.define_tensor([sizes[0]], contiguity=True)), fd.define_tensor([sizes[0]], contiguity=[None if sizes[0] == 1 else False]))
+        for value in (row, o.neg(row)):
+            everywhere = o.broadcast_in_dim(o.full([sizes[1]], True, dtype=DataType.Bool), list(sizes), [1])
+            fd.add_output(o.cast(o.where(everywhere, o.broadcast_in_dim(o.cast(value, DataType.BFloat16), list(sizes), [0]), 0.0), DataType.BFloat16))
+
+    assert kernels(build, torch.randn(sizes[0]), torch.randn(2 * sizes[0])[::2]) == 1
+
+
 def test_many_alike_are_several_kernels() -> None:
     """A kernel reads and writes a bounded number of tensors."""
 

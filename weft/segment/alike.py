@@ -15,6 +15,7 @@ from ..ops.build import copy
 from ..schedulers.limits import LAUNCH_BYTES
 from .group import Alike, Group
 from .groups import Graph
+from .search import repeat_for
 
 MOST_ALIKE_TENSORS = 16
 """Limit of the tensors that a kernel of alike groups reads or writes, because each is a separate memory stream."""
@@ -28,7 +29,8 @@ MOST_OPEN = 8
 
 def join_alike(graph: Graph) -> None:
     """Join pointwise groups that share a tensor in memory, do not depend on each other, and have loops of equal sizes. `parts` of the result has the original
-    groups."""
+    groups. A group that needs only small results of another one, such as a value per row, computes them itself."""
+    _free_from_small_results(graph)
     open_groups: dict[TensorView, list[Group]] = {}
     for group in sorted(graph.alive(), key=lambda g: g.first):
         if group.is_single or group.folds or group.scatters:
@@ -46,6 +48,19 @@ def join_alike(graph: Graph) -> None:
             known = open_groups.setdefault(tensor, [])
             if group not in known:
                 known.append(group)
+
+
+def _free_from_small_results(graph: Graph) -> None:
+    """Let pointwise groups compute what they read of others with loops of equal sizes, if a launch costs more: then they do not depend on these."""
+    for group in sorted(graph.alive(), key=lambda g: g.first):
+        for tensor in sorted(group.reads, key=lambda t: t.name):
+            other = graph.writer.get(tensor)
+            if other is None or any(g.is_single or g.folds or g.scatters or g.scans for g in (other, group)):
+                continue
+            if graph.bytes(tensor) < LAUNCH_BYTES and not graph.readers[tensor] - {group}:
+                parts = _part(graph, other), _part(graph, group)
+                if None not in parts and _have_equal_loops(graph, *(part.reference for part in parts)):  # type: ignore[union-attr]
+                    repeat_for(graph, tensor, group, LAUNCH_BYTES)
 
 
 def join_small_sums(graph: Graph) -> None:

@@ -115,14 +115,21 @@ def repeat_short_chains(graph: Graph) -> bool:
     return is_changed
 
 
-def _repeat_from(graph: Graph, group: Group, tensor: TensorView, readers: Set[Group], ends: Set[TensorView]) -> bool:
-    """Repeat the chain that computes `tensor` from `ends` and the inputs of its group, if that pays; tell whether it does."""
+def repeat_for(graph: Graph, tensor: TensorView, reader: Group, also_saved: float) -> bool:
+    """Let the only reader of a tensor compute it from the inputs of its group, if that saves bytes, `also_saved` among them; tell whether it does."""
+    if tensor in graph.outputs or tensor in reader.barred or graph.readers[tensor] != {reader}:
+        return False
+    return _repeat_from(graph, graph.writer[tensor], tensor, {reader}, set(), also_saved)
+
+
+def _repeat_from(graph: Graph, group: Group, tensor: TensorView, readers: Set[Group], ends: Set[TensorView], also_saved: float = 0.0) -> bool:
+    """Repeat the chain that computes `tensor` from `ends` and the inputs of its group, if that pays; tell whether it does. also_saved: bytes."""
     chain = _chain(graph, group, tensor, ends)
     if chain is None:
         return False
     exprs, leaves = chain
     more = sum(graph.bytes(leaf) for reader in readers for leaf in leaves if leaf not in reader.reads)
-    saved = graph.bytes(tensor) * (1 + len(readers)) - more
+    saved = graph.bytes(tensor) * (1 + len(readers)) - more + also_saved
     if saved <= 0 or not all(_is_worth(graph, g, tensor, chain, saved / len(readers)) and _fits(graph, g, tensor, exprs, leaves) for g in readers):
         return False
     _repeat(graph, tensor, exprs, leaves, group)
@@ -198,4 +205,4 @@ def _repeat(graph: Graph, tensor: TensorView, exprs: list[Expr], leaves: set[Ten
             graph.readers[leaf].discard(group)
 
 
-__all__ = ["repeat_short_chains", "search"]
+__all__ = ["repeat_for", "repeat_short_chains", "search"]
