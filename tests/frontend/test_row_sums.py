@@ -150,3 +150,11 @@ def test_the_forward_does_not_sort() -> None:
     out = torch.compile(table, backend=backend, options={"emulate": True, "debug": True, "strict": True})(x, i)
     first, second = (torch.autograd.grad(out.sum(), [x], retain_graph=True)[0] for _ in range(2))
     assert torch.equal(first, second) and [graph.kind for graph in GRAPHS if "aten.sort.stable" in graph.torch_ops] == ["backward"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_scaled_embedding(dtype: torch.dtype) -> None:
+    """The kernel of sums reads the gradient that the backward is given, of tokens in two axes, and the number is multiplied with the sums."""
+    check(lambda t, i: F.embedding(i, t) * 6**0.5, torch.randn(11, 48).to(dtype), torch.randint(0, 11, (3, 5)))
+    of_backward = [kernel.program.text for graph in GRAPHS if graph.kind == "backward" for call in graph.calls for kernel in call.kernels()]
+    assert sum(" mul" in text for text in of_backward) == 1 and any("bag" in text and " mul" in text for text in of_backward)

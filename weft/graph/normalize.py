@@ -21,6 +21,7 @@ from ..ir.values import (
 from ..ops.build import logical_axes
 from .atoms import Atoms
 from .concretize import concretize, has_views, is_open
+from .factored_bags import multiply_behind_bags
 from .factored_sums import share_factored_sums
 from .few_largest import fold_few_largest
 from .folded_twice import fold_at_once
@@ -89,6 +90,7 @@ def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
     share_factored_sums(fusion)
     join_sums(fusion)
     slice_shared_sums(fusion)
+    multiply_behind_bags(fusion)
     move_lookups_up(fusion)
     place_rolls(fusion)
     separate_positions(fusion)

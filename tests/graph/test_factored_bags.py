@@ -1,0 +1,64 @@
+"""Rows that are multiplied by a number before they are summed in bags: the sums are multiplied instead, and the product is not stored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from fusion_check import poisoned_outputs
+
+from weft import DataType, FusionDefinition
+from weft.options import options
+
+NARROW = {torch.bfloat16: DataType.BFloat16, torch.float16: DataType.Half}
+
+
+def scaled(x: torch.Tensor, make: Callable[[Any, Any], Any]) -> tuple[torch.Tensor, int]:
+    """Return sums of bags of make(ops, x), rounded to the type of x, and the number of kernels. Bag 1 has no rows."""
+    places = torch.tensor([0, 4, 4]), torch.tensor([4, 4, 7]), torch.tensor([5, 1, 1, 0, 2, 5, 3])
+    with FusionDefinition() as fd:
+        rows, *given = (fd.from_pytorch(t) for t in (x, *places))
+        made = make(fd.ops, rows)
+        if x.dtype in NARROW:
+            made = fd.ops.cast(made, dtype=NARROW[x.dtype])
+        fd.add_output(fd.ops.bag_sum(made, *given))
+    with poisoned_outputs(), options(check="races"):
+        (out,) = fd.execute([x, *places])
+    return out, len(fd.fec.kernel_runtimes)
+
+
+def sums(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([x[[5, 1, 1, 0]].sum(0), 0 * x[0].nan_to_num(), x[[2, 5, 3]].sum(0)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("width", [1, 7, 24])
+def test_numbers_are_multiplied_with_the_sums(dtype: torch.dtype, width: int) -> None:
+    x = torch.randn(6, 2 * width).to(dtype)[:, ::2]
+    found, count = scaled(x, lambda o, t: o.div(o.mul(3.0, t), -7.0))
+    unit = 2.0**-52 if dtype is torch.float64 else 2.0**-23
+    assert count == 1 and found.dtype is (dtype if dtype in (torch.float32, torch.float64) else torch.float32)
+    assert ((found.double() - sums(x.double() * 3 / -7)).abs() <= 6 * unit * sums(x.double().abs())).all()
+
+
+@pytest.mark.parametrize(
+    "make, twin",
+    [
+        (lambda o, t: o.mul(t, math.inf), lambda x: x * math.inf),  # a bag without rows would be no number
+        (lambda o, t: o.div(t, 0.0), lambda x: x / 0),
+        (lambda o, t: o.add(t, 1.0), lambda x: x + 1),
+        (lambda o, t: o.mul(t, t), lambda x: x * x),
+        (lambda o, t: o.div(2.0, t), lambda x: 2 / x),
+        (lambda o, t: o.cast(o.mul(o.cast(o.mul(t, 4.0), dtype=DataType.Int), 2.0), dtype=DataType.Float), lambda x: (x * 4).trunc() * 2),
+    ],
+)
+def test_what_is_no_product_with_a_number_is_stored(make: Callable[[Any, Any], Any], twin: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = torch.randn(6, 9)
+    found, count = scaled(x, make)
+    want = sums(twin(x.double()))
+    assert count == 2
+    torch.testing.assert_close(found[[0, 2]].double(), want[[0, 2]], rtol=1e-5, atol=1e-5, equal_nan=True)
+    assert not found[1].any()
