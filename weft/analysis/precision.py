@@ -7,6 +7,7 @@ the code that exact divisions give. Read first: `wide_tensors`.
 
 from __future__ import annotations
 
+from ..dtypes import DataType
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, ExpandOp, Expr, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorView
 from ..ops.registry import OPS
@@ -34,6 +35,23 @@ def wide_tensors(fusion: Fusion) -> set[TensorView]:
         if is_steep(expr) or any(not is_narrow_float(v) and (v in wide or not v.dtype().is_float) for v in outputs):
             wide.update(expr.tensor_inputs)
     return wide
+
+
+def compared_tensors(fusion: Fusion) -> set[TensorView]:
+    """Return the tensors that influence a comparison of two tensors, or positions of elements: where one of the two is rounded, the other must be, too."""
+    compared: set[TensorView] = set()
+    for expr in reversed(fusion.tensor_exprs()):
+        floats = [t for t in expr.tensor_inputs if t.dtype().is_float]
+        is_choice = not isinstance(expr, PointwiseOp) or len(floats) > 1
+        if any(t in compared or is_choice and not t.dtype().is_float for t in expr.tensor_outputs):
+            compared.update(floats)
+    return compared
+
+
+def is_stored_narrow(fusion: Fusion, tensor: TensorView) -> bool:
+    """True for a computed tensor that the user holds in a narrower type, and that may be rounded to it for some of its readers."""
+    is_held = tensor.name in fusion.held and tensor.dtype() is DataType.Float and tensor.definition() is not None
+    return is_held and tensor not in compared_tensors(fusion)
 
 
 def shares_of_sums(fusion: Fusion) -> set[TensorView]:
@@ -66,4 +84,4 @@ def _is_below_a_maximum(expr: Expr | None) -> bool:
     return isinstance(above, ReductionOp) and above.attributes["kind"] == "max"
 
 
-__all__ = ["shares_of_sums", "wide_tensors"]
+__all__ = ["compared_tensors", "is_stored_narrow", "shares_of_sums", "wide_tensors"]

@@ -127,7 +127,19 @@ def _value(t: Translation, node: Node, values: dict[Node, Any]) -> Any:
     def argument(a: Any) -> Any:
         return torch.fx.node.map_arg(a, lambda n: values[n])
 
-    return found.make(t, *argument(node.args), **argument(dict(node.kwargs)))
+    made = found.make(t, *argument(node.args), **argument(dict(node.kwargs)))
+    fakes = node.meta["val"]
+    for value, fake in zip(made, fakes) if isinstance(made, (tuple, list)) and isinstance(fakes, (tuple, list)) else ((made, fakes),):
+        _hold(t, value, fake)
+    return made
+
+
+def _hold(t: Translation, value: Any, fake: Any) -> None:
+    """Note that torch rounds a value to a type of 16 bits, which the definition computes in float32."""
+    if isinstance(value, TensorView) and isinstance(fake, torch.Tensor) and value.dtype() is DataType.Float and value.definition() is not None:
+        dtype = t.dtype(fake.dtype)
+        if dtype in (DataType.BFloat16, DataType.Half):
+            t.fd.fusion.hold(value, dtype)  # type: ignore[union-attr]
 
 
 def _output(t: Translation, node: Node, value: Any) -> TensorView:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..analysis.extents import SizeEquality, canonicalize_extents
+from ..analysis.precision import is_stored_narrow
 from ..expr import ZERO, Sym, floordiv, product
 from ..ir.block_ops import loop_sources
 from ..ir.enums import IterType
@@ -18,7 +19,7 @@ from ..ir.graph_ops import Along, BagOp, CatOp, Fixed, LookupOp, Position, Resha
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, Roll, SqueezeOp, TensorView, UserAxes,
 )  # fmt: skip
-from ..ops.build import logical_axes
+from ..ops.build import cast, logical_axes
 from .atoms import Atoms
 from .concretize import concretize, has_views, is_open
 from .factored_bags import multiply_behind_bags
@@ -182,7 +183,7 @@ class _Factoring:
         is_view = expr.attributes.pop("is_view", False)
         if expr in self.atoms.kept:
             if not is_view:
-                _write_dense(self.fusion, expr, alone)
+                _write_dense(self.fusion, _as_held(self.fusion, expr), alone)
             return
         fusion, source, out = self.fusion, expr.tensor_inputs[0], expr.tensor_outputs[0]
         pairs = list(zip(out.get_logical_domain(), logical_axes(source)))
@@ -211,6 +212,21 @@ class _Factoring:
             wide = fusion.new_tensor(axes, source.dtype())
             fusion.register(BroadcastOp([source], [wide], op="broadcast", flags=tuple(flags)))
             fusion.replace_input(expr, source, wide)
+
+
+def _as_held(fusion: Fusion, expr: ReshapeOp) -> ReshapeOp:
+    """Return a reshape of what the user holds instead of one that stays, whose input is written to memory: half the bytes."""
+    source, out = expr.tensor_inputs[0], expr.tensor_outputs[0]
+    if not is_stored_narrow(fusion, source) or out.is_fusion_output:
+        return expr
+    held = fusion.held[source.name]
+    flat = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(out)], held)
+    flat.domain().user = out.domain().user
+    fusion.remove(expr)
+    made = ReshapeOp([cast(fusion, source, held)], [flat], **expr.attributes)
+    fusion.register(made)
+    fusion.register(PointwiseOp([flat], [out], op="cast", compute=held, dtype=out.dtype()))
+    return made
 
 
 def _write_dense(fusion: Fusion, expr: ReshapeOp, alone: set[int]) -> None:

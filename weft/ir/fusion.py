@@ -50,6 +50,7 @@ class Fusion(Owner):
         self.aliases: dict[Val, Val] = {}  # output -> the input that it is written into
         self.hidden_outputs: set[Val] = set()  # aliased outputs that are not returned
         self.read_again: set[int] = set()  # of one kernel's fusion: names of inputs that a later kernel of the definition reads, too; clones share the set
+        self.held: dict[int, DataType] = {}  # names of tensors that the user holds in a narrower type: see `hold`; clones share it
         self.reuses: set[Val] = set()  # aliased outputs that take the input's memory only where that costs nothing; nobody reads the input after the call
         self.shares_results = True  # as in nvFuser: an output may share the memory of a result that it renames, and sums of sums stay; else neither
         self.shows_inputs = True  # outputs that only rename an input may be views of it; otherwise each has its own memory
@@ -175,6 +176,11 @@ class Fusion(Owner):
         forgotten = {output for output in self.reuses if self.aliases[output] is source}
         self.reuses -= forgotten
         self.aliases = {output: alias for output, alias in self.aliases.items() if output not in forgotten}
+
+    def hold(self, tensor: TensorView, dtype: DataType) -> None:
+        """Note that the user holds a tensor in a narrower type than it is computed in: between kernels it is stored in that."""
+        self._changes += 1
+        self.held[tensor.name] = dtype
 
     def mark_read_again(self, inputs: Iterable[Val]) -> None:
         """Note that a later kernel reads these inputs, too, so that they had better stay in L2. Analyses of this fusion and its clones stay valid."""
@@ -323,7 +329,7 @@ class _Cloner:
         target.set_outputs(self._value(v) for v in source._outputs)
         target.aliases = {self._value(a): self._value(b) for a, b in source.aliases.items()}
         target.hidden_outputs = {self._value(v) for v in source.hidden_outputs}
-        target.reuses, target.read_again = {self._value(v) for v in source.reuses}, source.read_again
+        target.reuses, target.read_again, target.held = {self._value(v) for v in source.reuses}, source.read_again, source.held
         target.shares_results, target.shows_inputs = source.shares_results, source.shows_inputs
         for value, (sources, rule) in source.own_gradients.items():
             if value in self.map and all(v in self.map for v in sources):

@@ -107,7 +107,8 @@ class _KeyBuilder:
         aliases = tuple(sorted((self._position(out), self.numbers.get(source, -1)) for out, source in fusion.aliases.items()))
         hidden, reuses = (tuple(sorted(self._position(value) for value in some)) for some in (fusion.hidden_outputs, fusion.reuses))
         again = tuple(place for place, value in enumerate(fusion.inputs()) if isinstance(value, TensorView) and value.name in fusion.read_again)
-        return inputs, exprs, outputs, aliases, hidden, reuses, again, fusion.shares_results, fusion.shows_inputs
+        held = tuple((self.numbers[t], fusion.held[t.name]) for t in fusion.tensors() if t.name in fusion.held) if fusion.held else ()
+        return inputs, exprs, outputs, aliases, hidden, reuses, again, fusion.shares_results, fusion.shows_inputs, *held
 
     def _position(self, output: Val) -> int:
         return next(i for i, value in enumerate(self.fusion._outputs) if value is output)

@@ -28,6 +28,7 @@ from .alike import join_alike, join_small_sums, tie
 from .extract import boundary, extract
 from .group import Group
 from .groups import Graph, bytes_in_memory, is_alone, is_barrier
+from .narrow_edges import narrow_edges
 from .plan import KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_inputs
 from .search import join_states, repeat_short_chains, search
 
@@ -125,7 +126,7 @@ def _make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: s
             reasons.update(part.reasons)
     returned = set(fusion.outputs())
     edges = dict.fromkeys(t for step in steps for t in step.outputs if t not in returned)
-    if order == "best" and _keep_formats_between(fusion, steps, edges):
+    if order == "best" and (narrow_edges(fusion, steps, edges) or _keep_formats_between(fusion, steps, edges)):
         return _make_plan(fusion, takes, env, order)
     _mark_read_again(steps)
     return Plan(tuple(steps), tuple(edges), reasons, tuple(part for part in declined if order == "best" and is_taken_at_some_sizes(part)))
