@@ -44,3 +44,34 @@ def test_results_are_those_of_product_and_quotient(shape: tuple[int, int]) -> No
     (found,) = quotient(DataType.Float).execute([a, b])
     exact = a.double() * b.double() / b.double()
     torch.testing.assert_close(found.double(), exact, rtol=2.0**-23, atol=0.0, equal_nan=True)
+
+
+def of_quotients(dtype: DataType) -> FusionDefinition:
+    """(c * a) / (a / b), the same over b again, and (a * c) / (b / a), of which nothing is cancelled."""
+    with FusionDefinition() as fd:
+        a, b, c = (fd.ops.cast(fd.define_tensor(shape, contiguity=True, dtype=dtype), DataType.Float) for shape in ([-1, -1], [-1, -1], [-1, 1]))
+        share = fd.ops.div(fd.ops.mul(c, a), fd.ops.div(a, b))
+        for t in (share, fd.ops.div(share, b), fd.ops.div(fd.ops.mul(a, c), fd.ops.div(b, a))):
+            fd.add_output(t)
+    return fd
+
+
+def test_dividends_of_divisors_are_cancelled() -> None:
+    found = names(of_quotients(DataType.Float))
+    assert found.count("cancelled") == 3 and found.count("div") == 2
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (1, 1), (65, 33), (0, 4)])
+def test_results_of_dividends_of_divisors(shape: tuple[int, int]) -> None:
+    """Where a is 0 or no finite number, none; b at its limits times c."""
+    generator = torch.Generator().manual_seed(9)
+    a, b = (torch.randn(shape, generator=generator) for _ in range(2))
+    c = torch.randn((shape[0], 1), generator=generator)
+    special = torch.tensor([0.0, -0.0, float("inf"), float("nan"), 1e-45, 3e38])
+    a.flatten()[: len(special)] = special[: a.numel()]
+    b.flatten()[4:7] = torch.tensor([0.5, 2.0, 0.0])[: max(0, b.numel() - 4)]
+    found = of_quotients(DataType.Float).execute([a, b, c])
+    x, y, z = a.double(), b.double(), c.double()
+    share = z * x / (x / y)
+    for got, want in zip(found, (share, share / y, x * z / (y / x)), strict=True):
+        torch.testing.assert_close(got, want.float(), rtol=2.0**-22, atol=1e-37, equal_nan=True)
