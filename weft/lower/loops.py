@@ -106,9 +106,24 @@ class LoopPlan:
                             self._sets.union(producer.get_loop_domain()[k], other)
                 if producer.memory_type is MemoryType.local:
                     self._share_threads(producer, expr)
+        for tensor in dict.fromkeys(self._axis_tensor.values()):
+            self._share_loops_around(tensor)
         self._members: dict[IterDomain, list[IterDomain]] = {}
         for axis in self._axis_tensor:
             self._members.setdefault(self._sets.find(axis), []).append(axis)
+
+    def _share_loops_around(self, producer: TensorView) -> None:
+        """Join the loops that a tensor lacks and its readers have around a loop that they share with it: inlining has checked that they are one nest."""
+        readers = [t for use in producer.uses() for t in use.tensor_outputs] if producer.compute_at else []
+        nests: list[list[IterDomain]] = []
+        for reader in dict.fromkeys(readers):
+            loop, matched = reader.get_loop_domain(), [consumer_axis(self.maps, producer, k, reader) for k in range(producer.compute_at)]
+            end = max((n + 1 for n, axis in enumerate(loop) if any(axis is other and not axis.parallel.is_bound for other in matched)), default=0)
+            nests.append([axis for axis in loop[:end] if not axis.parallel.is_bound and not any(axis is other for other in matched)])
+        if nests and all(len(nest) == len(nests[0]) for nest in nests):
+            for first, *others in zip(*nests):
+                for other in others:
+                    self._sets.union(first, other)
 
     def _share_threads(self, producer: TensorView, expr: Expr) -> None:
         """Give a tensor in registers the thread and block indices of its readers, inlined or not, because each thread can read only its own registers."""
