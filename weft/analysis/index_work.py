@@ -7,7 +7,7 @@ Read first: `IndexWork`, `index_work`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..ir.graph_ops import Along
@@ -24,7 +24,8 @@ class IndexWork:
     vector_accesses: once for each vector along the right side. element_accesses: for each of its elements. row_accesses: for each left index. vector_divisions,
     element_divisions, row_divisions: index divisions, as often as these; tensors that divide at the same position share one. scalar_divisions: the first two if
     a vector is one element. element_tests: ends of axes beyond which an element may be outside of what a pad or a cat reads, for elements that are read one by
-    one, and only for loops on the right side: others are tested once for each left index. scalar_tests: of all elements, if a vector is one.
+    one, and only for loops on the right side: others are tested once for each left index. scalar_tests: of all elements, if a vector is one. lookup_divisions:
+    for lookups whose accesses `lookup_work` counts, that no other tensor needs.
     """
 
     vector_accesses: int
@@ -36,12 +37,17 @@ class IndexWork:
     row_divisions: int
     element_tests: int = 0
     scalar_tests: int = 0
+    lookup_divisions: int = 0
 
 
-def index_work(axes: LoopAxes, order: Sequence[int], tensors: Iterable[TensorView], in_vectors: Iterable[TensorView], position: int) -> IndexWork:
-    """Return the counts with the loops before `position` merged, and those from there on. in_vectors: tensors that are read or written in vectors."""
+def index_work(
+    axes: LoopAxes, order: Sequence[int], tensors: Iterable[TensorView], in_vectors: Iterable[TensorView], position: int,
+    looked_up: Collection[TensorView] = (),
+) -> IndexWork:  # fmt: skip
+    """Return the counts with the loops before `position` merged, and those from there on. in_vectors: tensors that are read or written in vectors. looked_up:
+    lookups whose accesses are counted elsewhere."""
     vectors = set(in_vectors)
-    accesses, places, tests = [0, 0, 0], [set[int](), set[int](), set[int]()], [0, 0, 0]
+    accesses, places, tests = [0, 0, 0], [set[int](), set[int](), set[int](), set[int]()], [0, 0, 0]
     for tensor in tensors:
         varies = [n in axes.stored(tensor) for n in order]
         gaps = _gaps(tensor, varies, order, axes)
@@ -51,14 +57,16 @@ def index_work(axes: LoopAxes, order: Sequence[int], tensors: Iterable[TensorVie
             kind = 2
         else:
             continue
-        accesses[kind] += 1
+        is_counted = kind == 2 or tensor not in looked_up
+        accesses[kind] += is_counted
         tests[kind] += 2 * sum(n in order[position:] for n in _tested(tensor, axes))
         if kind < 2:
-            places[kind] |= {at for at in gaps if at > position}
+            places[kind if is_counted else 3] |= {at for at in gaps if at > position}
         places[2] |= {at for at in gaps if at < position}
     of_vectors, of_elements, of_rows = accesses
-    divided = len(places[0]), len(places[1]), len(places[0] | places[1]), len(places[2])
-    return IndexWork(of_vectors, of_elements, of_rows, *divided, tests[1], tests[0] + tests[1])
+    vectors_or_elements = places[0] | places[1]
+    divided = len(places[0]), len(places[1]), len(vectors_or_elements | places[3]), len(places[2])
+    return IndexWork(of_vectors, of_elements, of_rows, *divided, tests[1], tests[0] + tests[1], len(places[3] - vectors_or_elements))
 
 
 def _tested(tensor: TensorView, axes: LoopAxes) -> list[int | None]:

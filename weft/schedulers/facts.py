@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..analysis.broadcast_bits import BroadcastBits
 from ..analysis.index_work import IndexWork
+from ..analysis.lookup_work import LookupWork
 from ..analysis.vectorization import MAX_VECTOR_BITS
 
 
@@ -22,10 +23,12 @@ class PointwiseFacts:
     vectorizable_inputs, vectorizable_outputs: their number. full_inputs: inputs that depend on every loop.
     instructions, mufu: cost per element. min_vector_elems: fewest elements that fill the bytes of every output. vector_bits: see `packed.thread_vector_bits`.
     access_bits: of the widest access that the chip has and alignments allow. read_bits, written_bits: per element, of tensors that depend on every loop.
+    repeated_bits: in total, of what lookups read again, which read_bits counts.
     divides_rows: with all loops merged, an index needs its row and column, by division. block_elems: neighbours in a row that must be in one thread or in few
     lanes. single_reads: names of inputs that must be read element by element, because their addresses do not allow the vectors that the outputs need.
     phased_limit_elems[p]: as vector_limit_elems, for vectors that need not fill a row; is_tailed[p]: all rows begin with one of these. index_work[p],
     phased_index_work[p]: accesses and divisions of an index there; the second for these vectors.
+    lookups[p], phased_lookups[p]: what a thread with 1, 2, 4, ... neighbouring results does if lookups are read element by element there; empty if none are.
     spread: (bits of an element, the loops that it depends on) of each input that depends on some loops, but not on all.
     """
 
@@ -46,6 +49,7 @@ class PointwiseFacts:
     access_bits: int = MAX_VECTOR_BITS
     read_bits: int = 0
     written_bits: int = 0
+    repeated_bits: int = 0
     divides_rows: bool = False
     block_elems: int = 0
     single_reads: tuple[int, ...] = ()
@@ -53,6 +57,8 @@ class PointwiseFacts:
     is_tailed: tuple[bool, ...] = ()
     index_work: tuple[IndexWork, ...] = ()
     phased_index_work: tuple[IndexWork, ...] = ()
+    lookups: tuple[tuple[LookupWork, ...], ...] = ()
+    phased_lookups: tuple[tuple[LookupWork, ...], ...] = ()
     spread: tuple[tuple[int, frozenset[int]], ...] = ()
 
     @property

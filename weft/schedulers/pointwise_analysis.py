@@ -7,21 +7,24 @@ Read first: `analyze_pointwise`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ..analysis.blocks import block_needs, moved_bits
 from ..analysis.broadcast_bits import broadcast_bits
 from ..analysis.connected import is_connected
 from ..analysis.index_work import IndexWork, index_work
+from ..analysis.lookup_work import LookupWork, computed_lookups, lookup_work
 from ..analysis.lookups import bad_source, in_memory, loads
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, pointwise_reference
 from ..analysis.op_cost import cost_of
 from ..analysis.precision import wide_tensors
 from ..analysis.reduction_shape import reduction_exprs
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
+from ..expr import evaluate_int
 from ..ir.block_ops import sample_of
 from ..ir.fusion import Fusion
-from ..ir.values import TensorView
+from ..ir.values import TensorView, no_reductions
 from .accesses import Analysis, dtype_bits, phased_limit, single_reads
 from .base import Alignments, Decline, Sizes
 from .facts import PointwiseFacts
@@ -44,6 +47,7 @@ class PointwiseAnalysis(Analysis):
         self.vectorizable_outputs = sum(map(set(vectorizable).__contains__, outputs))
         self.full_inputs = sum(axes.stored(t) == stored for t in inputs)
         self.read_bits = sum(in_memory(t).dtype().bits for t in inputs if axes.stored(t) == stored)
+        self.computed = computed_lookups(t for t in inputs if axes.stored(t) == stored)
         self.written_bits = moved_bits([t for t in outputs if axes.stored(t) == stored])
         self.divides_rows = any(sample.layout != "rows" for t in outputs if (sample := sample_of(t)) is not None)
         self.cost = cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
@@ -72,12 +76,14 @@ class PointwiseAnalysis(Analysis):
             vector_bits=vector_bits,
             access_bits=access_bits,
             read_bits=self.read_bits,
+            repeated_bits=self._repeated_bits(env),
             written_bits=self.written_bits,
             divides_rows=self.divides_rows,
             single_reads=tuple(t.name for t in single),
             phased_limit_elems=tuple(elems for elems, _ in phased), is_tailed=tuple(tailed for _, tailed in phased),
             index_work=self.index_work,
             phased_index_work=tuple(self.index_work[p] if tailed else self.phased_index_work[p] for p, (_, tailed) in enumerate(phased)) or self.index_work,
+            lookups=self._lookups(env, is_phased=False), phased_lookups=self._lookups(env, is_phased=True) if phased else (),
             spread=self.spread,
         )
 
@@ -90,7 +96,26 @@ class PointwiseAnalysis(Analysis):
 
     def _index_work(self, tensors: Sequence[TensorView], is_phased: bool) -> tuple[IndexWork, ...]:
         places = range(max(1, len(self.order)))
-        return tuple(index_work(self.axes, self.order, tensors, self.limits.in_vectors(p, is_phased), p) for p in places)
+        vectors = [set(self.limits.in_vectors(p, is_phased)) for p in places]
+        return tuple(index_work(self.axes, self.order, tensors, vectors[p], p, [t for t in self.computed if t not in vectors[p]]) for p in places)
+
+    def _repeated_bits(self, env: Sizes) -> int:
+        """Return how many bits lookups read again: more than their sources have."""
+        extents = self.axes.extents_elems(env) if self.computed else ()
+        total, sources = math.prod(extents[n] for n in self.order) if self.computed else 0, dict[TensorView, int]()
+        for tensor in self.computed:
+            sources[in_memory(tensor)] = sources.get(in_memory(tensor), 0) + total
+        return sum(max(0, read - _elems(source, env)) * source.dtype().bits for source, read in sources.items())
+
+    def _lookups(self, env: Sizes, *, is_phased: bool) -> tuple[tuple[LookupWork, ...], ...]:
+        """Return what lookups take that are read element by element, for every break position and every width of vectors."""
+        if not self.computed:
+            return ()
+        depth = len(self.order)
+        singles = [(tuple(t for t in self.computed if t not in set(self.limits.in_vectors(p, is_phased))), (depth - p) * is_phased) for p in range(depth)]
+        widths = [1 << n for n in range((self.vector_bits // max(1, self.min_dtype_bits)).bit_length())]
+        found = {key: [lookup_work(self.axes, self.order, key[0], env, width, key[1]) for width in widths] if key[0] else [] for key in set(singles)}
+        return tuple(tuple(work[p] for work in found[key]) for p, key in enumerate(singles)) if any(found.values()) else ()
 
     def _single_reads(self, env: Sizes, alignment_bits: Alignments) -> list[TensorView]:
         wanted = self.min_vector_elems if self.needs_vectors else 1
@@ -99,6 +124,10 @@ class PointwiseAnalysis(Analysis):
     def why_not_vectors(self, facts: PointwiseFacts, chosen_elems: int) -> Decline | None:
         """Return why vectors of so many elements do not do for packed outputs, or for folds over blocks."""
         return why_not_vectors(self.outputs, self.limits, facts.vector_limit_elems[0], self.blocks, chosen_elems)
+
+
+def _elems(tensor: TensorView, env: Sizes) -> int:
+    return math.prod(evaluate_int(axis.sym, env) for axis in no_reductions(tensor.get_logical_domain()) if not axis.is_broadcast())
 
 
 def analyze_pointwise(fusion: Fusion, axes: LoopAxes | None = None) -> PointwiseAnalysis | Obstacle:

@@ -189,9 +189,12 @@ class Candidates:
         return np.concatenate((rows, others))
 
     def _widths(self, at: Break) -> list[int]:
-        """Return the vector widths to try: the widest, and narrower ones if it would leave threads of the chip idle."""
+        """Return the vector widths to try: the widest, and narrower ones if it would leave threads of the chip idle, or if lookups are read element by element:
+        each access of a warp touches fewer lines of memory then."""
         fewest = at.vector_elems
-        if not (at.is_phased or self.facts.block_elems or self.facts.total_elems >= at.vector_elems * self.arch.sm_count * self.arch.max_threads_per_sm):
+        lookups = self.facts.phased_lookups if at.is_phased else self.facts.lookups
+        is_full = self.facts.total_elems >= at.vector_elems * self.arch.sm_count * self.arch.max_threads_per_sm
+        if not (at.is_phased or self.facts.block_elems or is_full) or not at.is_phased and any(lookups[at.position : at.position + 1]):
             fewest = min(fewest, self.facts.min_vector_elems)
         return [width for width in (at.vector_elems >> n for n in range(at.vector_elems.bit_length())) if width >= fewest]
 
@@ -208,7 +211,8 @@ def in_order(rows: np.ndarray, times: np.ndarray, facts: PointwiseFacts) -> np.n
     position, vector, outer, inner, bdimx, bdimy = rows[order[:near], :6].T
     right = np.array([math.prod(facts.extents_elems[n:]) for n in range(max(1, len(facts.extents_elems)))])[position]
     vectors, in_block = -(-right // vector), bdimx * inner
-    idle = np.where(position == 0, 1.0, np.round(-(-vectors // in_block) * in_block / vectors, 1))  # in one dimension only the last block has idle threads
+    digits = 4 if any(facts.lookups) else 1  # vectors with bounds checks share no elements that are looked up
+    idle = np.where(position == 0, 1.0, np.round(-(-vectors // in_block) * in_block / vectors, digits))  # in one dimension only the last block has idle threads
     later = np.lexsort((outer * inner, abs(bdimx * bdimy - BLOCK_THREADS[0]), idle, bdimy > 1, -vector))
     return np.concatenate((order[:near][later], order[near:]))
 

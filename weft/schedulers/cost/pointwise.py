@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from ...analysis.index_work import IndexWork
+from ...analysis.lookup_work import LookupWork
 from ...arch import LINE_BYTES, SECTOR_BYTES, WARP_THREADS, Arch
 from ..facts import PointwiseFacts
 from .parts import ACCESS_INSTRUCTIONS, DIVISION_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted, fold_clocks, registers, rereads_from_memory
-from .passing import Passing, piece_cost, resident_blocks
+from .passing import LINE_CLOCKS, Passing, piece_cost, resident_blocks
 
 Reads = dict[str, Any]
 """Counts of `IndexWork`, as arrays."""
@@ -47,13 +48,16 @@ def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = F
     lanes = np.minimum(WARP_THREADS, p.bdimx)
     used = np.minimum(1.0, np.ceil(row / lanes) * lanes / (blocks_along * p.bdimx * p.unroll_inner))
     # instructions of a thread
-    element_accesses = v * reads["element_accesses"]
+    element_accesses, seen = v * reads["element_accesses"], _lookups(p, f)
     divisions = np.where(v > 1, reads["vector_divisions"] + v * reads["element_divisions"], reads["scalar_divisions"])
     divisions = divisions + np.where(v > 1, v * reads["element_tests"], reads["scalar_tests"])  # a comparison and its part of a branch take about as long
-    accesses = reads["vector_accesses"] + element_accesses
+    divisions = divisions + seen["divisions"] + (v > 1) * np.where(seen["crosses"], v, 1) * reads["lookup_divisions"]
+    accesses = reads["vector_accesses"] + element_accesses + seen["addresses"]
     divisions = divisions + 2 * f.divides_rows * (p.break_point != len(f.extents_elems) - 1)  # the position of a scale in its tile
-    per_vector = OP_INSTRUCTIONS * f.instructions * v + ACCESS_INSTRUCTIONS * accesses + DIVISION_INSTRUCTIONS * divisions
-    per_row = ACCESS_INSTRUCTIONS * (1 + reads["row_accesses"]) + DIVISION_INSTRUCTIONS * reads["row_divisions"]
+    operations = np.where(seen["loads"] > 0, seen["operations"], f.instructions * v)
+    per_vector = OP_INSTRUCTIONS * operations + ACCESS_INSTRUCTIONS * accesses + (seen["loads"] - seen["addresses"]) + DIVISION_INSTRUCTIONS * divisions
+    per_row = ACCESS_INSTRUCTIONS * (1 + reads["row_accesses"]) + DIVISION_INSTRUCTIONS * (reads["row_divisions"] + seen["row_divisions"])
+    per_row = per_row + OP_INSTRUCTIONS * seen["row_operations"]
     instructions = STEP_INSTRUCTIONS + used * vectors * per_vector + (p.break_point > 0) * p.unroll_outer * per_row
     wait = fold_clocks(np.maximum(1.0, f.block_elems / v), t) + p.is_phased * t.l1_latency_clocks  # lanes that hold a block of elements together
     # memory
@@ -63,14 +67,15 @@ def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = F
     is_cut = (p.break_point > 0) & (right * width % SECTOR_BYTES != 0) | np.asarray(p.is_phased, bool)
     cost = np.where(is_cut, piece_cost(piece), np.where(piece < SECTOR_BYTES, SECTOR_BYTES / piece, 1.0))
     lines = np.where(along >= LINE_BYTES, np.ceil(WARP_THREADS * v * width / LINE_BYTES), WARP_THREADS * v * width / np.maximum(1, along))
-    whole = f.read_bits + f.written_bits
-    needed = needed_registers(f, reads, p)
+    whole = f.read_bits + f.written_bits - f.repeated_bits / max(1, f.total_elems)
+    needed = needed_registers(f, reads, p) + vectors * seen["loads"]
+    single_lines = element_accesses + seen["lines"] + seen["bank_clocks"] / LINE_CLOCKS
     resident = resident_blocks(threads, np.minimum(arch.max_registers_per_thread, needed), 0.0, arch)
     return Passing(
         dram_bytes=(f.total_elems * whole * cost + _spread_bits(p, f, arch)) / 8,
         block_bytes=threads * vectors * used * v * whole / 8, blocks=blocks, warps=warps,
         resident=resident, seats=resident * arch.sm_count, rounds=1.0,
-        instructions=instructions, mufu=f.mufu * vectors * used * v, lines=warps * vectors * used * (reads["vector_accesses"] * lines + element_accesses),
+        instructions=instructions, mufu=f.mufu * vectors * used * v, lines=warps * vectors * used * (reads["vector_accesses"] * lines + single_lines),
         wait_clocks=wait, exchange_ns=0.0, end_clocks=c.alone * instructions + wait,
     )  # fmt: skip
 
@@ -90,6 +95,18 @@ def _sides(p: Pointwise, f: PointwiseFacts) -> tuple[Any, Any, Reads]:
     table = np.array([[astuple(w) for w in work] for work in (f.index_work, f.phased_index_work)], float)
     found = table[np.asarray(p.is_phased, int), p.break_point]
     return left, f.total_elems / left, dict(zip(IndexWork.__dataclass_fields__, found.T))
+
+
+def _lookups(p: Pointwise, f: PointwiseFacts) -> Reads:
+    """Return the counts of `LookupWork` of lookups that are read element by element; 0 if there are none."""
+    fields, width = LookupWork.__dataclass_fields__, np.log2(p.vector_elems).astype(int)
+    found = np.zeros((len(fields), *np.shape(width)))
+    for tables, is_phased in ((f.lookups, False), (f.phased_lookups, True)):
+        for position, work in enumerate(tables):
+            if work:
+                at = (p.break_point == position) & (np.asarray(p.is_phased, bool) == is_phased)
+                found = np.where(at, np.array([astuple(w) for w in work], float)[np.minimum(width, len(work) - 1)].T, found)
+    return dict(zip(fields, found))
 
 
 def step_bytes(f: PointwiseFacts, place: int) -> float:
