@@ -87,8 +87,7 @@ class Axis:
                 weight = torch.where(pixel == border, weight + more, weight)
             return place.clamp(0, self.m - 1), torch.where((place < 0) | (place >= self.m), 0.0, weight)
 
-        step, _, per_pixel = self.steps
-        return Window(self._results_of_a_pixel, at, per_pixel / max(1, step))
+        return Window(self._results_of_a_pixel, at)
 
     @property
     def _results_of_a_pixel(self) -> int:

@@ -17,22 +17,18 @@ from torch._prims_common import suggest_memory_format
 
 MOST_APART = 64
 """Elements of a window that are looked up one by one, at most: each is some nodes of a graph, and a register where a thread has one result."""
-LARGE_STEP, FEW = 2.0, 32
-"""Windows of results that are neighbours in memory this far apart share few elements, and each access of a warp touches as many more lines of memory. Then
-windows of up to so many elements are a reduction, whose threads have fewer results."""
 
 
 @dataclass(frozen=True)
 class Window:
     """Which elements of an axis each of its results takes.
 
-    size: how many. step: elements between the windows of two neighbours, about. at(k) returns the places of their elements k in the axis, and their weights
-    (None: all are 1), with an element for each result if k is a number, and of shape [results, size] for the tensor of all k.
+    size: how many. at(k) returns the places of their elements k in the axis, and their weights (None: all are 1), with an element for each result if k is a
+    number, and of shape [results, size] for the tensor of all k.
     """
 
     size: int
     at: Callable[[Any], tuple[Tensor, Tensor | None]]
-    step: float = 1.0
 
 
 def rows_for(results: Tensor, k: int | Tensor) -> Tensor:
@@ -81,19 +77,13 @@ def looked_up(values: Tensor, first: int, places: Sequence[Tensor]) -> Tensor:
     return values[tuple(everything + [before(place, 2 * (len(places) - number) - 2) for number, place in enumerate(places)])]
 
 
-def are_one_by_one(count: int, step: float, is_last: bool) -> bool:
-    """True if the elements of windows are looked up one by one. count: of elements. step: between windows along the last axis. is_last: neighbours in memory
-    are channels, which are vectors."""
-    return count <= MOST_APART and (is_last or step < LARGE_STEP or count > FEW)
-
-
 def sum_of_windows(x: Tensor, windows: Sequence[Window]) -> Tensor:
     """Return the weighted sums over windows of an image [N, C, ...] in a type of 32 bits or more, in the memory format of `x`. windows: of the axes behind
     C."""
     is_last = is_channels_last(x)
     values, first = (channels_behind(x), 1) if is_last else (x, 2)
-    is_each = are_one_by_one(math.prod(window.size for window in windows), windows[-1].step, is_last)
-    total = (_one_by_one if is_each else _reduced)(values, first, windows)
+    is_small = math.prod(window.size for window in windows) <= MOST_APART
+    total = (_one_by_one if is_small else _reduced)(values, first, windows)
     return channels_in_front(total) if is_last else total
 
 

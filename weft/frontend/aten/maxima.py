@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..windows import (
-    are_one_by_one, before, channels_behind, channels_in_front, counted, integers_below, is_channels_last, looked_up, wide_type,
+    MOST_APART, before, channels_behind, channels_in_front, counted, integers_below, is_channels_last, looked_up, wide_type,
 )  # fmt: skip
 from .pools import Axis, axes_of, in_format_of
 
@@ -26,8 +26,8 @@ def largest(x: Tensor, size: Any, step: Any = (), pad: Any = (0,), dilation: Any
         return NotImplemented
     is_last = is_channels_last(x)
     values, height = (channels_behind(x), 1) if is_last else (x, 2)
-    is_each = are_one_by_one(axes[0].size * axes[1].size, axes[1].step, is_last)
-    best, in_window = (_compared if is_each else _reduced)(values, height, axes)
+    is_small = axes[0].size * axes[1].size <= MOST_APART
+    best, in_window = (_compared if is_small else _reduced)(values, height, axes)
     dtype = integers_below(axes[0].n * axes[1].n)
     rows, columns = (counted(axis.count, x.device, dtype) * axis.step - axis.pad for axis in axes)
     place = (before(rows, 1 + is_last) * axes[1].n + before(columns, int(is_last)) + in_window).to(torch.int64)
@@ -86,8 +86,8 @@ def largest_backward(grad: Tensor, x: Tensor, size: Any, step: Any, pad: Any, di
         return NotImplemented
     is_last = is_channels_last(x)
     values, places = (channels_behind(t) if is_last else t for t in (in_format_of(x, grad), in_format_of(x, indices)))
-    is_each = are_one_by_one(axes[0].results_of_a_pixel * axes[1].results_of_a_pixel, 1 / axes[1].step, is_last)
-    total = (_gathered if is_each else _summed)(values, places, 1 if is_last else 2, axes).to(x.dtype)
+    is_small = axes[0].results_of_a_pixel * axes[1].results_of_a_pixel <= MOST_APART
+    total = (_gathered if is_small else _summed)(values, places, 1 if is_last else 2, axes).to(x.dtype)
     return channels_in_front(total) if is_last else total
 
 

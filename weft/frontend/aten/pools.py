@@ -65,7 +65,7 @@ class Axis:
                 weight = shares if weight is None else weight * shares
             return place, weight
 
-        return Window(self.size, at, self.step)
+        return Window(self.size, at)
 
     def windows(self, device: torch.device, k: Any) -> tuple[Tensor, Tensor]:
         """Return pixels k of the windows of each result, and whether they are in the image. k: a number, or a tensor."""
@@ -84,7 +84,7 @@ class Axis:
             weight = is_part.to(wide)
             return place, weight / self.divisors(place).to(wide) if has_divisor else weight
 
-        return Window(self.results_of_a_pixel, at, 1 / self.step)
+        return Window(self.results_of_a_pixel, at)
 
     def results(self, device: torch.device, k: Any) -> tuple[Tensor, Tensor]:
         """Return results k of those whose windows may have each pixel, and whether they have it. k: a number, or a tensor."""
