@@ -127,3 +127,17 @@ def test_loss_of_rows_and_columns(size: int) -> None:
     (wanted,) = torch.autograd.grad(want, theirs)
     torch.testing.assert_close(loss.double(), want, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(gradient.double(), wanted, rtol=1e-4, atol=1e-7)
+
+
+def test_copies_of_positions_and_of_rows() -> None:
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        v = fd.define_tensor([-1], contiguity=True)
+        n = v.size(0)
+        i = ops.set(ops.iota(n, fd.define_scalar(0), fd.define_scalar(1)))
+        row = ops.set(v)
+        causal = ops.ge(along(fd, i, n, 0), along(fd, i, n, 1))
+        fd.add_output(ops.where(causal, ops.mul(along(fd, row, n, 0), along(fd, row, n, 1)), 0.0))
+    v = torch.randn(41)
+    (out,) = run(fd, [v])
+    assert torch.equal(out, (v[:, None] * v).tril())

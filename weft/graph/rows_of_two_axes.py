@@ -7,12 +7,13 @@ computed once for each, the row has a loop of its own each time. Read first: `se
 from __future__ import annotations
 
 from ..analysis.loop_axes import loop_axes
+from ..analysis.plain_copies import is_plain_copy
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, LookupOp
-from ..ir.values import BroadcastOp, ExpandOp, FullOp, IotaOp, LoadStoreOp, PointwiseOp, SqueezeOp, TensorView
-from ..ops.build import logical_axes
+from ..ir.values import BroadcastOp, ExpandOp, FullOp, IotaOp, PointwiseOp, SqueezeOp, TensorView
+from ..ops.build import compute_again, logical_axes
 
-STEPS = (IotaOp, FullOp, PointwiseOp, BroadcastOp, SqueezeOp, ExpandOp, LoadStoreOp)
+STEPS = (IotaOp, FullOp, PointwiseOp, BroadcastOp, SqueezeOp, ExpandOp)
 MOST_COPIES = 2000
 """More are not made: the definition is cut into several kernels instead."""
 
@@ -40,7 +41,7 @@ def _from_rows(fusion: Fusion) -> set[TensorView]:
     outputs = set(fusion.tensor_outputs())
     rows = {t for t in fusion.inputs() if isinstance(t, TensorView) and axes_of_its_own(t) == 1 and not any(a.expanded_extent for a in logical_axes(t))}
     for expr in fusion.tensor_exprs():
-        is_step = isinstance(expr, STEPS) and expr.attributes.get("op") != "segment_set" and expr.tensor_outputs[0] not in outputs
+        is_step = (isinstance(expr, STEPS) or is_plain_copy(expr)) and expr.tensor_outputs[0] not in outputs
         if is_step and all(t in rows or not axes_of_its_own(t) for t in expr.tensor_inputs):
             rows.update(expr.tensor_outputs)
     return rows
@@ -71,19 +72,22 @@ class _Copies:
         if tensor not in self.rows:
             return tensor
         if tensor not in known:
-            axes, expr = logical_axes(tensor), tensor.definition()
-            copy = self.fusion.new_tensor([self.fusion.copy_axis(axis) for axis in axes], tensor.dtype())
+            expr, count = tensor.definition(), axes_of_its_own(tensor)
             if expr is None:
-                positions = tuple(Along(d) for d in range(len(axes)))
-                self.fusion.register(LookupOp([tensor], [copy], op="slice", positions=positions, is_masked=False, reading=len(self.made)))
+                copy = self._read_again(tensor)
             else:
-                count = axes_of_its_own(tensor)
                 near = {v: known if axes_of_its_own(v) == count else {} for v in expr.tensor_inputs}
-                operands = [self._copied(v, near[v]) if isinstance(v, TensorView) else v for v in expr.inputs]
-                self.fusion.register(type(expr)(operands, [copy], **expr.attributes))
+                copy = compute_again(self.fusion, expr, [self._copied(v, near[v]) if isinstance(v, TensorView) else v for v in expr.inputs])
             self.made.append((tensor, copy))
             known[tensor] = copy
         return known[tensor]
+
+    def _read_again(self, tensor: TensorView) -> TensorView:
+        axes = logical_axes(tensor)
+        copy = self.fusion.new_tensor([self.fusion.copy_axis(axis) for axis in axes], tensor.dtype())
+        positions = tuple(Along(d) for d in range(len(axes)))
+        self.fusion.register(LookupOp([tensor], [copy], op="slice", positions=positions, is_masked=False, reading=len(self.made)))
+        return copy
 
     def _merge(self) -> None:
         """Keep one copy for each place, and the original where it has one place, as do its operands."""

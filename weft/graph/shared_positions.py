@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from ..analysis.loop_axes import loop_axes
+from ..analysis.plain_copies import is_plain_copy
 from ..ir.fusion import Fusion
-from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, SqueezeOp, TensorView
+from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, PointwiseOp, SqueezeOp, TensorView
+from ..ops.build import compute_again
 
-COUNTED = (IotaOp, FullOp, PointwiseOp, BroadcastOp, SqueezeOp, ExpandOp, LoadStoreOp)
+COUNTED = (IotaOp, FullOp, PointwiseOp, BroadcastOp, SqueezeOp, ExpandOp)
 
 
 def separate_positions(fusion: Fusion) -> None:
@@ -25,7 +27,7 @@ def separate_positions(fusion: Fusion) -> None:
         return
     counted: set[TensorView] = set()
     for expr in exprs:
-        if isinstance(expr, COUNTED) and all(t in counted for t in expr.tensor_inputs):
+        if (isinstance(expr, COUNTED) or is_plain_copy(expr)) and all(t in counted for t in expr.tensor_inputs):
             counted.update(expr.tensor_outputs)
     places: dict[TensorView, Hashable] = {}
     for expr in reversed(exprs):
@@ -43,18 +45,10 @@ def _copy_for_places(fusion: Fusion, expr: Expr, places: dict[TensorView, Hashab
         changed = (type(use), use.attributes["flags"], place) if isinstance(use, (BroadcastOp, SqueezeOp)) else place
         readers.setdefault(changed, []).append(use)
     for number, (place, uses) in enumerate(readers.items()):
-        copy = out if number == 0 else _copied(fusion, expr)
+        copy = out if number == 0 else compute_again(fusion, expr, expr.inputs)
         places[copy] = place
         if copy is not out:
             fusion.replace_inputs(uses, out, copy)
-
-
-def _copied(fusion: Fusion, expr: Expr) -> TensorView:
-    """Return the result of a copy of an expression, with axes of its own."""
-    out = expr.tensor_outputs[0]
-    copy = fusion.new_tensor([fusion.copy_axis(axis) for axis in out.get_logical_domain()], out.dtype())
-    fusion.register(type(expr)(list(expr.inputs), [copy], **expr.attributes))
-    return copy
 
 
 __all__ = ["separate_positions"]

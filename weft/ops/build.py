@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..expr import Number, Sym
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
-from ..ir.values import BroadcastOp, IterDomain, LoadStoreOp, PointwiseOp, Scalar, TensorView, Val, no_reductions
+from ..ir.values import BroadcastOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, Scalar, TensorView, Val, no_reductions
 from .arguments import ForeignValue
 from .promotion import Rule, common_dtype
 from .registry import OpDef, UnsupportedDtype, lookup
@@ -215,6 +215,17 @@ def copy(fusion: Fusion, value: Val, *, segment: bool = False) -> Val:
         node.attributes["op"] = "segment_set"
     fusion.register(node)
     return out
+
+
+def compute_again(fusion: Fusion, expr: Expr, inputs: Sequence[Val]) -> TensorView:
+    """Return the result of an op of one result, done once more on other inputs of the same shapes. Its axes are new; of a copy they are in the same order."""
+    out = expr.tensor_outputs[0]
+    copied = fusion.new_tensor([fusion.copy_axis(axis) for axis in logical_axes(out)], out.dtype())
+    if isinstance(expr, LoadStoreOp):
+        fusion.register(LoadStoreOp(inputs, [copied], kind=expr.kind, cache_op=expr.cache_op))
+    else:
+        fusion.register(type(expr)(list(inputs), [copied], **expr.attributes))
+    return copied
 
 
 # ---------------------------------------------------------------- scalars
