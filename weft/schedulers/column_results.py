@@ -62,8 +62,13 @@ def column_results(fusion: Fusion, analysis: TwoSidedAnalysis, totals: list[Tens
     if params.is_alone:
         read = sum_in_block(totals, row_axes, params)
         return ColumnResults(totals, read, column_side(fusion, read), params)
-    read = [cut(total, row_axes, params, columns_in_memory(expr, analysis)) for total, expr in zip(totals, analysis.columns.reductions)]
+    return shared_column_results(fusion, totals, row_axes, params, [columns_in_memory(expr, analysis) for expr in analysis.columns.reductions])
+
+
+def shared_column_results(fusion: Fusion, totals: list[TensorView], row_axes: int, params: InnerOuterParams, orders: list[list[int]]) -> SharedColumnResults:
+    """Split column reductions into parts of blocks and their sum. orders: the kept axes of each as they are in memory."""
+    read = [cut(total, row_axes, params, order) for total, order in zip(totals, orders)]
     return SharedColumnResults(totals, read, column_side(fusion, read), params, [slot_place(total) for total in totals])
 
 
-__all__ = ["ColumnResults", "column_results"]
+__all__ = ["ColumnResults", "column_results", "shared_column_results"]

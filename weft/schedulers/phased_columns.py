@@ -29,7 +29,8 @@ from ..schedule.propagate import parallelize_like, transform_like
 from ..schedule.staying_blocks import StayingBlocks
 from .arithmetic import ceil_div, next_power_of_two, round_up, tree_workspace_bytes, vector_elems
 from .base import ScheduleResult
-from .column_partials import column_side, columns_in_memory, cut, parallel_columns, schedule_columns, separate_columns, slot_place, vectorize_columns
+from .column_partials import columns_in_memory, separate_columns, vectorize_columns
+from .column_results import ColumnResults, shared_column_results
 from .cost.model import time_ns
 from .cost.passing import piece_cost
 from .cost.reductions import needed_registers
@@ -151,25 +152,22 @@ def apply_phased_columns(fusion: Fusion, analysis: ReductionAnalysis, params: In
     row_axes, phase = split_into_steps(reference, analysis, params)
     transform_like(reference)
     order = columns_in_memory(analysis.shape.reductions[0], analysis)
-    read = [cut(total, row_axes, params, order) for total in totals]
-    places = [slot_place(total) for total in totals]
-    of_columns = column_side(fusion, read)
-    rows = [t for t in fusion.tensors() if t not in of_columns and not t.is_fusion_input]
-    summed = summed_by_thread(read[totals.index(reference)], params)
+    columns = shared_column_results(fusion, totals, row_axes, params, [order] * len(totals))
+    rows = [t for t in fusion.tensors() if columns.in_loops_of_rows(t) and not t.is_fusion_input]
+    summed = summed_by_thread(columns.read[totals.index(reference)], params)
     blocks = summed.axis(1).definition()
     assert isinstance(blocks, Merge)
     phase = replace(phase, rows=blocks.inner())  # the reference has no rows any more
     schedule_pieces(summed, rows, params)
-    partials = [schedule_columns(total, params, of_columns) for total in totals]
-    parallel_columns(totals, partials, read, places, of_columns, params)
+    columns.schedule()
     template.vectorize(names_in_vectors(analysis.limits, analysis.shape.inner_position, params), params.vector_elems)
     results = [
         t.name
         for t in analysis.outputs
         if not t.domain().rolled and analysis.axes.memory_order(t) == analysis.shape.runs[-1].classes and all(t.domain().contiguity)
     ]
-    vectorize_columns(template, results, params, read)
-    inline_rows(template, params, read, of_columns)
+    vectorize_columns(template, results, params, columns.read)
+    inline_rows(template, params, columns)
     return ScheduleResult(params.static_block, params.max_registers, 1, Peel(phase=phase), staying=StayingBlocks(sums_offsets=True))
 
 
@@ -205,18 +203,17 @@ def schedule_pieces(partial: TensorView, rows: list[TensorView], params: InnerOu
     parallelize_like(partial, selected_tensors=[t for t in rows if t is not partial], selected_parallel_types={*BOUND, ParallelType.unswitch})
 
 
-def inline_rows(template: Template, params: InnerOuterParams, read: list[TensorView], of_columns: list[TensorView]) -> None:
+def inline_rows(template: Template, params: InnerOuterParams, columns: ColumnResults) -> None:
     """Load all rows of a step before the first is used, what lies along the columns once; inline all else."""
     limits = {t: len(t.get_loop_domain()) for t in template.fusion.tensors()}
     column_axes = 2 + (params.threads_y > 1) + (params.cluster_blocks > 1)
     for _, cache in template.inputs:
-        if cache not in of_columns and cache in limits:
+        if columns.in_loops_of_rows(cache) and cache in limits:
             has_rows = any(not a.is_broadcast() for a in cache.get_loop_domain()[:-column_axes])
             limits[cache] = min(limits[cache], 2) if has_rows else 0
             if has_rows:
                 cache.axis(2).parallelize(ParallelType.serial)  # loads of a row stand before the test of its bounds
-    for tensor in read:
-        limits[tensor] = 3 + (params.cluster_blocks > 1)
+    limits.update(columns.limits())
     inline_to(template.fusion, limits)
 
 
