@@ -175,6 +175,22 @@ def test_readers_of_a_part_share_nothing_else(shape: tuple[int, int, int]) -> No
     params_of(fd)
 
 
+@pytest.mark.parametrize("shape", [(37, 45), (64, 96)])
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_a_part_that_lies_across_is_all_that_is_stored(is_padded: bool, shape: tuple[int, int]) -> None:
+    """Of a matrix by columns, into the memory by rows that a scatter then writes to: nothing is computed between the load and the store."""
+    x, index, added = numbers(*shape[::-1]).t(), torch.randint(0, shape[1] - 1, (shape[0], 4)), numbers(shape[0], 4)
+    with FusionDefinition() as fd:
+        source, i, more = (fd.from_pytorch(t) for t in (x, index, added))
+        part = fd.ops.pad(source, [2, 1, 0, 7], -1.25) if is_padded else fd.ops.slice(source, [0, 1], list(shape))
+        fd.add_output(fd.ops.scatter_add(part, i, more, 1))
+    wanted = torch.nn.functional.pad(x, [2, 1, 0, 7], value=-1.25) if is_padded else x[:, 1:]
+    with poisoned_outputs(), options(check="races", strict_schedules=True):
+        (out,) = fd.execute([x, index, added])
+    torch.testing.assert_close(out, wanted.scatter_add(1, index, added))
+    assert "transpose" in [kernel.scheduler for kernel in fd.fec.kernel_runtimes]
+
+
 def test_one_definition_serves_many_shapes() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=DataType.Float)

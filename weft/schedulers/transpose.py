@@ -348,7 +348,9 @@ class Transpose(Scheduler):
         loaded = {_turn_input(source, params, has_vectors=source.name in analysis.in_vectors): source for source in (*turned, *looked_up)}
         for copy, source in loaded.items():
             readers = [use for use in copy.uses() if isinstance(use, LookupOp)]  # which take their values where they are outside of their source
-            if readers or source in looked_up and len(copy.uses()) > 1:  # readers on the straight side have its loops by what they all read in registers
+            if source is reference:  # nothing is computed between the load and the store
+                reference = cache_after(copy)
+            elif readers or source in looked_up and len(copy.uses()) > 1:  # readers on the straight side have its loops by what they all read in registers
                 cache_after(copy, cached_uses=readers)
         stored = [_turn_output(output, params) for _, output in template.outputs if template.name_of[output] in analysis.turned]
         in_vectors = {copy for copy, source in loaded.items() if source.name in analysis.in_vectors}
