@@ -18,9 +18,10 @@ from .contracts import lowering_pass
 from .kernel_ir import Allocate, Kernel, Loop, Nest, Op, Statement, walk
 from .state import BuildState
 
-LONG_LOOP = 700
-"""Instructions of an unrolled loop, by the costs of its ops, from which iterations may be kept apart. Counted for sm_90a: two quotients, two logarithms and
-two exponentials for each of 32 elements spill 632 bytes per thread with 48 registers, and 8 apart."""
+LONG_LOOP = 1600
+"""Instructions of an unrolled loop, by the costs of its ops, from which iterations may be kept apart. Counted for sm_90a: four quotients, four logarithms and
+two exponentials for each of 32 elements spill 980 bytes per thread with 48 registers, and 8 apart. Shorter loops spill less, and the kernels of norms are among
+them."""
 LONG_ITERATION = 100
 """Of an iteration, so that the instructions of one hide each other's latency."""
 
