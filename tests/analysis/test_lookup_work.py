@@ -13,6 +13,7 @@ from weft import DataType, FusionDefinition
 from weft.analysis.lookup_work import LINE_BYTES, LookupWork, _Places, _bank_clocks, computed_lookups, lookup_work
 from weft.analysis.lookups import loads
 from weft.arch import H200, WARP_THREADS
+from weft.expr import variables
 from weft.graph.normalize import normalize
 from weft.schedulers import pointwise_heuristic
 from weft.schedulers.pointwise_analysis import PointwiseAnalysis, analyze_pointwise
@@ -130,6 +131,21 @@ def test_positions_in_memory_are_not_computed() -> None:
         index = fd.define_tensor(shape=[32], contiguity=True, dtype=DataType.Int)
         fd.add_output(fd.ops.relu(fd.ops.index_select(x, index, 1)))
     assert computed_lookups(loads(normalize(fd.fusion))) == []
+
+
+def test_sizes_and_scalars_that_are_not_constants() -> None:
+    """Sizes are known when a kernel is chosen, scalars are not."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=[False, True], dtype=DataType.Float)
+        first = fd.define_scalar(dtype=DataType.Int)
+        place = fd.ops.clamp(fd.ops.add(fd.ops.mul(fd.ops.iota(x.size(1), dtype=DataType.Int), 2), first), 0, fd.ops.sub(x.size(1), 1))
+        fd.add_output(fd.ops.relu(fd.ops.index_select(x, place, 1)))
+    analysis = analyze_pointwise(normalize(fd.fusion))
+    assert isinstance(analysis, PointwiseAnalysis) and len(analysis.computed) == 1
+    sizes = {v: 96 for axis in fd.fusion.inputs()[0].get_logical_domain() for v in variables(axis.sym)}  # type: ignore[attr-defined]
+    facts = analysis.facts({**sizes, fd.fusion.inputs()[0].stride_var(0): 128}, {})  # type: ignore[attr-defined]
+    assert [work.loads for work in facts.lookups[0][:3]] == [1, 2, 4]
+    assert pointwise_heuristic.choose(facts, H200).vector_elems >= 1
 
 
 def test_windows_two_apart_have_fewer_results_per_thread_than_windows_next_to_each_other() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..arch import LINE_BYTES, WARP_THREADS
-from ..expr import Sym, evaluate_int
+from ..expr import Sym, evaluate_int, variables
 from ..ir.graph_ops import Along, At, Fixed, LookupOp
 from ..ir.values import Expr, FullOp, IotaOp, IterDomain, PointwiseOp, Scalar, TensorView, Val, no_reductions
 from .loop_axes import LoopAxes
@@ -120,16 +120,22 @@ class _Places:
         axes = no_reductions(lookup.outputs[0].get_logical_domain())  # type: ignore[attr-defined]
         for axis, position in zip(no_reductions(lookup.source.get_logical_domain()), lookup.positions):
             if not axis.is_broadcast() and axis in strides:
-                place = place + self._position(lookup, position, axes) * evaluate_int(strides[axis], self.env)
+                place = place + self._position(lookup, position, axes) * self._number(strides[axis])
         return place
 
     def _position(self, lookup: LookupOp, position: object, axes: Sequence[Any]) -> Any:
         if isinstance(position, Along):
-            return self._index(axes[position.axis]) + evaluate_int(position.offset, self.env)
+            return self._index(axes[position.axis]) + self._number(position.offset)
         if isinstance(position, At):
             return self.value(lookup.inputs[position.operand])
         assert isinstance(position, Fixed)
-        return evaluate_int(position.position, self.env)
+        return self._number(position.position)
+
+    def _number(self, sym: Sym) -> Any:
+        """Return the value of a scalar; 0 for one that is not known when a kernel is chosen."""
+        if sym.is_const:
+            return sym.value
+        return evaluate_int(sym, self.env) if all(v in self.env for v in variables(sym)) else 0
 
     def _index(self, axis: IterDomain) -> Any:
         n = self.axes.of(axis)
@@ -138,7 +144,7 @@ class _Places:
     def value(self, value: Val) -> Any:
         """Return an integer or a condition at each element; 0 for what ops give that are not known here."""
         if isinstance(value, Scalar):
-            return value.sym.value if value.sym.is_const else evaluate_int(value.sym, self.env)
+            return self._number(value.sym)
         if value not in self._known:
             self._known[value] = self._of(value.definition(), value)  # type: ignore[arg-type]
         return self._known[value]
@@ -156,7 +162,7 @@ class _Places:
         place: Any = 0
         for axis in no_reductions(value.get_logical_domain()):
             if not axis.is_broadcast():
-                place = place * evaluate_int(axis.logical_extent, self.env) + self._index(axis)
+                place = place * self._number(axis.logical_extent) + self._index(axis)
         return place
 
 

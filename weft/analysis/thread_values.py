@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..dtypes import DataType
-from ..expr import ZERO, Sym, add, conjunction, const, evaluate_int, floordiv, from_terms, less, maximum, minimum, mod, mul, sub, terms, var
+from ..expr import ZERO, Sym, add, conjunction, const, evaluate_int, floordiv, from_terms, less, maximum, minimum, mod, mul, sub, terms, var, variables
 from ..ir.graph_ops import Along, At, Fixed, LookupOp
 from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, Scalar, SqueezeOp, TensorView, Val, no_reductions
 from .loop_axes import LoopAxes
@@ -183,7 +183,8 @@ class ThreadValues:
         return self._number("lookup", source, address, lookup.is_masked)
 
     def _size(self, size: Sym) -> Sym:
-        return size if size.is_const else const(evaluate_int(size, self.env))
+        is_known = not size.is_const and all(v in self.env for v in variables(size))
+        return const(evaluate_int(size, self.env)) if is_known else size
 
     def _depth(self, value: TensorView) -> int:
         """Return how many loops are around the innermost one that a value depends on, that one included."""

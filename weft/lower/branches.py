@@ -9,26 +9,24 @@ where too many do, both ways one after the other cost more than both at once, an
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ..expr import FALSE, TRUE, ZERO, Number, Sym, add, conjunction, conjuncts, evaluate, less, sub, terms, variables
-from ..ir.enums import BLOCK_TYPES, MemoryType
+from ..expr import FALSE, TRUE, ZERO, Sym, add, conjunction, conjuncts, less, sub, terms, variables
+from ..ir.enums import MemoryType
 from ..ir.graph_ops import LookupOp
 from .contracts import lowering_pass
 from .dead_code import drop_unread
 from .kernel_ir import Access, Allocate, Branch, Buffer, If, Kernel, Loop, Masked, Move, Nest, Op, Repack, Statement, copied, walk
 from .state import BuildState
+from .warps import divided_warps
 
-WARPS_ASKED = 64
 MOST_MIXED = 8
 """At most one warp in so many may diverge. An estimate: such a warp waits for memory twice."""
 LEAST_SAVED = 3
 """On average at least one op in so many must be skipped. An estimate: a branch costs about as much as a few ops."""
 MOST_BRANCHES = 16
 """Of one selection including nested ones: each branch is a copy of the statements."""
-WARP = 32
 
 
 @lowering_pass(needs=["grouped predicates"], before=["unrolled"])
@@ -164,22 +162,8 @@ class _Brancher:
 
     def agrees(self, test: Sym) -> bool:
         """Tell whether the threads of a warp mostly have the same answer; False if it depends on unknown sizes."""
-        threads = {v for v in variables(test) if str(v.payload) in {p.value for p in BLOCK_TYPES}}
-        others = sorted(variables(test) - threads, key=lambda v: str(v.payload))
-        if not all(n.is_const for n in self.kernel.block) or any(v.extent is None or not v.extent.is_const for v in others):
-            return False
-        counts = [int(n.value) for n in self.kernel.block]  # type: ignore[arg-type]
-        all_threads = counts[0] * counts[1] * counts[2]
-        draw, mixed = random.Random(0), 0
-        for _ in range(WARPS_ASKED):
-            env: dict[Sym, Number] = {v: draw.randrange(int(v.extent.value)) for v in others}  # type: ignore[union-attr, arg-type]
-            first = WARP * draw.randrange(max(1, all_threads // WARP))
-            answers = set()
-            for number in range(first, min(first + WARP, all_threads)):
-                place = {"threadIdx.x": number % counts[0], "threadIdx.y": number // counts[0] % counts[1], "threadIdx.z": number // counts[0] // counts[1]}
-                answers.add(bool(evaluate(test, {**env, **{v: place[str(v.payload)] for v in threads}})))
-            mixed += len(answers) > 1
-        return mixed * MOST_MIXED <= WARPS_ASKED
+        divided = divided_warps(test, self.kernel.block)
+        return divided is not None and divided * MOST_MIXED <= 1
 
 
 # ---------------------------------------------------------------- leaves

@@ -18,6 +18,7 @@ from .contracts import lowering_pass
 from .dead_code import drop_unread
 from .indexing import Indexer
 from .kernel_ir import Allocate, If, Kernel, Loop, Masked, Nest, Op, Statement, copied, is_host_variable, walk
+from .warps import divided_warps
 
 if TYPE_CHECKING:
     from .state import BuildState
@@ -115,26 +116,26 @@ def split_masked_loops(kernel: Kernel, state: "BuildState") -> Kernel:
     Before: ops of `where` have the condition under which they may take their second operand, `mask`.   After: such a loop is a Masked.
     Here because: no later pass looks for loops over lanes, and predicates of ops are not grouped yet.
     """
-    kernel.body = _body(kernel.body)
+    kernel.body = _body(kernel.body, kernel)
     return kernel
 
 
-def _body(statements: list[Statement]) -> list[Statement]:
+def _body(statements: list[Statement], kernel: Kernel) -> list[Statement]:
     out: list[Statement] = []
     for s in statements:
         if isinstance(s, Nest):
-            s.body = _body(s.body)
-        out += _split(s) if isinstance(s, Loop) else [s]
+            s.body = _body(s.body, kernel)
+        out += _split(s, kernel) if isinstance(s, Loop) else [s]
     return out
 
 
-def _split(loop: Loop) -> list[Statement]:
+def _split(loop: Loop, kernel: Kernel) -> list[Statement]:
     masks = [s for s in walk(loop.body) if isinstance(s, Op) and s.mask is not TRUE]
     is_flat = all(isinstance(s, (Op, Allocate, If)) for s in walk(loop.body))
     if not masks or not is_flat or not loop.extent.is_const or loop.start is not ZERO:
         return [loop]
     test = _of_some_lane(masks[0].mask, loop)
-    if test is None:
+    if test is None or divided_warps(test, kernel.block) == 1:  # each warp would do both
         return [loop]
     empty = copied(loop, {})
     assert isinstance(empty, Loop)

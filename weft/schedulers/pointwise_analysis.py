@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from ..analysis.blocks import block_needs, moved_bits
 from ..analysis.broadcast_bits import broadcast_bits
@@ -25,10 +26,15 @@ from ..expr import evaluate_int
 from ..ir.block_ops import sample_of
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView, no_reductions
+from ..schedule.peel import gains_by_phase
 from .accesses import Analysis, dtype_bits, phased_limit, single_reads
 from .base import Alignments, Decline, Sizes
 from .facts import PointwiseFacts
 from .packed import min_vector_elems, thread_vector_bits, why_not_vectors
+
+
+MOST_KEPT = 64
+"""Results of `lookup_work` that are kept."""
 
 
 class PointwiseAnalysis(Analysis):
@@ -48,6 +54,7 @@ class PointwiseAnalysis(Analysis):
         self.full_inputs = sum(axes.stored(t) == stored for t in inputs)
         self.read_bits = sum(in_memory(t).dtype().bits for t in inputs if axes.stored(t) == stored)
         self.computed = computed_lookups(t for t in inputs if axes.stored(t) == stored)
+        self._works: dict[tuple[Any, ...], list[LookupWork]] = {}
         self.written_bits = moved_bits([t for t in outputs if axes.stored(t) == stored])
         self.divides_rows = any(sample.layout != "rows" for t in outputs if (sample := sample_of(t)) is not None)
         self.cost = cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
@@ -66,9 +73,10 @@ class PointwiseAnalysis(Analysis):
         if access_bits > MAX_VECTOR_BITS:
             vector_bits = max(access_bits, thread_vector_bits(limits.vectorizable, self.outputs, 0, access_bits))
         phased = [] if single or self.needs_vectors else [self._phased_limit(p, env, alignment_bits) for p in range(len(self.order))]
+        vector_limits = tuple(limits.limit_elems(p, env, alignment_bits, vector_bits) for p in range(max(1, len(self.order))))
         return PointwiseFacts(
             extents_elems=tuple(extents[n] for n in self.order),
-            vector_limit_elems=tuple(limits.limit_elems(p, env, alignment_bits, vector_bits) for p in range(max(1, len(self.order)))),
+            vector_limit_elems=vector_limits,
             broadcast=self.broadcast,
             **self.facts_of_elements(),
             vectorizable_outputs=self.vectorizable_outputs,
@@ -83,7 +91,7 @@ class PointwiseAnalysis(Analysis):
             phased_limit_elems=tuple(elems for elems, _ in phased), is_tailed=tuple(tailed for _, tailed in phased),
             index_work=self.index_work,
             phased_index_work=tuple(self.index_work[p] if tailed else self.phased_index_work[p] for p, (_, tailed) in enumerate(phased)) or self.index_work,
-            lookups=self._lookups(env, is_phased=False), phased_lookups=self._lookups(env, is_phased=True) if phased else (),
+            **self._lookups(env, vector_limits, phased),
             spread=self.spread,
         )
 
@@ -107,15 +115,34 @@ class PointwiseAnalysis(Analysis):
             sources[in_memory(tensor)] = sources.get(in_memory(tensor), 0) + total
         return sum(max(0, read - _elems(source, env)) * source.dtype().bits for source, read in sources.items())
 
-    def _lookups(self, env: Sizes, *, is_phased: bool) -> tuple[tuple[LookupWork, ...], ...]:
-        """Return what lookups take that are read element by element, for every break position and every width of vectors."""
+    def _lookups(self, env: Sizes, limits: Sequence[int], phased: Sequence[tuple[int, bool]]) -> dict[str, Any]:
+        """Return the facts about lookups that are read element by element. limits, phased: the widest vectors at each break position, and those of rows that
+        begin anywhere, which have one width."""
         if not self.computed:
-            return ()
-        depth = len(self.order)
-        singles = [(tuple(t for t in self.computed if t not in set(self.limits.in_vectors(p, is_phased))), (depth - p) * is_phased) for p in range(depth)]
-        widths = [1 << n for n in range((self.vector_bits // max(1, self.min_dtype_bits)).bit_length())]
-        found = {key: [lookup_work(self.axes, self.order, key[0], env, width, key[1]) for width in widths] if key[0] else [] for key in set(singles)}
-        return tuple(tuple(work[p] for work in found[key]) for p, key in enumerate(singles)) if any(found.values()) else ()
+            return {}
+        widths, depth = [1 << n for n in range(max(limits).bit_length())], len(self.order)
+        extents = [self.axes.extents_elems(env)[n] for n in self.order]
+        whole, rows = list[tuple[LookupWork, ...]](), list[tuple[LookupWork, ...]]()
+        for p in range(depth):
+            whole.append(tuple(self._lookup_work(env, self._singles(p, False), width, 0)[p] for width in widths) if self._singles(p, False) else ())
+            elems, is_tailed = phased[p] if phased else (1, False)
+            singles = self._singles(p, not is_tailed)
+            is_candidate = p > 0 and singles and gains_by_phase(math.prod(extents[p:]), limits[p], elems, self.max_dtype_bits)
+            rows.append((self._lookup_work(env, singles, elems, depth - p)[p],) * elems.bit_length() if is_candidate else ())
+        return {"lookups": tuple(whole) if any(whole) else (), "phased_lookups": tuple(rows) if any(rows) else ()}
+
+    def _singles(self, position: int, is_phased: bool) -> tuple[TensorView, ...]:
+        vectors = set(self.limits.in_vectors(position, is_phased))
+        return tuple(t for t in self.computed if t not in vectors)
+
+    def _lookup_work(self, env: Sizes, singles: tuple[TensorView, ...], elems: int, phased: int) -> list[LookupWork]:
+        """Return `lookup_work`, which is asked for at the same sizes several times."""
+        key = singles, elems, phased, frozenset(env.items())
+        if key not in self._works:
+            if len(self._works) >= MOST_KEPT:
+                self._works.clear()
+            self._works[key] = lookup_work(self.axes, self.order, singles, env, elems, phased)
+        return self._works[key]
 
     def _single_reads(self, env: Sizes, alignment_bits: Alignments) -> list[TensorView]:
         wanted = self.min_vector_elems if self.needs_vectors else 1
