@@ -26,15 +26,12 @@ from ..expr import evaluate_int
 from ..ir.block_ops import sample_of
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView, no_reductions
+from ..remembered import MOST_REMEMBERED
 from ..schedule.peel import gains_by_phase
 from .accesses import Analysis, dtype_bits, phased_limit, single_reads
 from .base import Alignments, Decline, Sizes
 from .facts import PointwiseFacts
 from .packed import min_vector_elems, thread_vector_bits, why_not_vectors
-
-
-MOST_KEPT = 64
-"""Results of `lookup_work` that are kept."""
 
 
 class PointwiseAnalysis(Analysis):
@@ -139,7 +136,7 @@ class PointwiseAnalysis(Analysis):
         """Return `lookup_work`, which is asked for at the same sizes several times."""
         key = singles, elems, phased, frozenset(env.items())
         if key not in self._works:
-            if len(self._works) >= MOST_KEPT:
+            if len(self._works) >= MOST_REMEMBERED:
                 self._works.clear()
             self._works[key] = lookup_work(self.axes, self.order, singles, env, elems, phased)
         return self._works[key]
