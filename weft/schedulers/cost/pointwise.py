@@ -68,7 +68,8 @@ def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = F
     cost = np.where(is_cut, piece_cost(piece), np.where(piece < SECTOR_BYTES, SECTOR_BYTES / piece, 1.0))
     lines = np.where(along >= LINE_BYTES, np.ceil(WARP_THREADS * v * width / LINE_BYTES), WARP_THREADS * v * width / np.maximum(1, along))
     whole = f.read_bits + f.written_bits - f.repeated_bits / max(1, f.total_elems)
-    needed = needed_registers(f, reads, p) + vectors * seen["loads"]
+    # the elements that one vector looks up are added as they arrive; those of several are all loaded before the first is used
+    needed = needed_registers(f, reads, p) + np.where(vectors > 1, vectors, 0) * seen["loads"]
     single_lines = element_accesses + seen["lines"] + seen["bank_clocks"] / LINE_CLOCKS
     resident = resident_blocks(threads, np.minimum(arch.max_registers_per_thread, needed), 0.0, arch)
     return Passing(
