@@ -45,14 +45,14 @@ SHARED_ROW_THREADS = 2 * ROW_THREADS
 """Threads of a block that has a row, or a part of one."""
 ROW_UNROLL = 2
 """Vectors per thread whose loads are issued together."""
-STAGED_ELEMS = 8
-"""Elements that a thread loads together, one by one, of a row that begins anywhere."""
 COLUMN_THREADS = FULL_BLOCK_THREADS // 2
 LEAST_PIECES = 2
 """For each block that shares a row, which it reads twice."""
 MOST_SHARING = WARP_THREADS * WARP_THREADS
 """The most blocks that share a row: each thread of a column, or row, reads the totals of some."""
 COLUMN_NEIGHBOURS = 8
+STAGED_ELEMS = COLUMN_NEIGHBOURS
+"""Elements that a thread loads together, one by one, of a row that begins anywhere."""
 COLUMN_ELEMS, FEW_COLUMNS = 2 * COLUMN_NEIGHBOURS, COLUMN_NEIGHBOURS // 2
 COLUMNS_OF_A_THREAD = COLUMN_ELEMS // COLUMN_NEIGHBOURS
 """The most rows of a thread in one piece, elements, and columns, unless there are no more than the last; the loads of the next piece are in flight meanwhile.
