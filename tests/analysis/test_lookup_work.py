@@ -159,3 +159,21 @@ def test_sources_are_read_from_memory_once() -> None:
     """The elements that windows share come from caches."""
     facts = sum_of_windows(64, 128, 128, 3, 1).facts({}, {})
     assert facts.read_bits * facts.total_elems - facts.repeated_bits == 64 * 128 * 16
+
+
+def test_what_varies_along_rows_alone_is_looked_up_too() -> None:
+    """Places of boxes, four numbers each, beside those of other boxes: with several results per thread, lanes would be further apart."""
+
+    def build(fd: FusionDefinition) -> None:
+        a, b = (fd.define_tensor(shape=[4096, 4], contiguity=True) for _ in range(2))
+        total = None
+        for k in range(4):
+            ours, theirs = (fd.ops.squeeze(fd.ops.slice(t, [0, k], [4096, k + 1]), [1]) for t in (a, b))
+            value = fd.ops.maximum(fd.ops.broadcast_in_dim(ours, [4096, 4096], [0]), fd.ops.broadcast_in_dim(theirs, [4096, 4096], [1]))
+            total = value if total is None else fd.ops.add(total, value)
+        fd.add_output(total)
+
+    facts = analysis_of(build).facts({}, {})
+    single, four = (facts.lookups[1][n] for n in (0, 2))
+    assert (single.loads, single.bank_clocks, four.loads, four.bank_clocks) == (4, 16.0, 16, 256.0)
+    assert pointwise_heuristic.choose(facts, H200).vector_elems == 1

@@ -51,6 +51,7 @@ class PointwiseAnalysis(Analysis):
         self.full_inputs = sum(axes.stored(t) == stored for t in inputs)
         self.read_bits = sum(in_memory(t).dtype().bits for t in inputs if axes.stored(t) == stored)
         self.computed = computed_lookups(t for t in inputs if axes.stored(t) == stored)
+        self.looked_up = computed_lookups(t for t in inputs if self.order and self.order[-1] in axes.stored(t))
         self._works: dict[tuple[Any, ...], list[LookupWork]] = {}
         self.written_bits = moved_bits([t for t in outputs if axes.stored(t) == stored])
         self.divides_rows = any(sample.layout != "rows" for t in outputs if (sample := sample_of(t)) is not None)
@@ -102,7 +103,7 @@ class PointwiseAnalysis(Analysis):
     def _index_work(self, tensors: Sequence[TensorView], is_phased: bool) -> tuple[IndexWork, ...]:
         places = range(max(1, len(self.order)))
         vectors = [set(self.limits.in_vectors(p, is_phased)) for p in places]
-        return tuple(index_work(self.axes, self.order, tensors, vectors[p], p, [t for t in self.computed if t not in vectors[p]]) for p in places)
+        return tuple(index_work(self.axes, self.order, tensors, vectors[p], p, [t for t in self.looked_up if t not in vectors[p]]) for p in places)
 
     def _repeated_bits(self, env: Sizes) -> int:
         """Return how many bits lookups read again: more than their sources have."""
@@ -115,7 +116,7 @@ class PointwiseAnalysis(Analysis):
     def _lookups(self, env: Sizes, limits: Sequence[int], phased: Sequence[tuple[int, bool]]) -> dict[str, Any]:
         """Return the facts about lookups that are read element by element. limits, phased: the widest vectors at each break position, and those of rows that
         begin anywhere, which have one width."""
-        if not self.computed:
+        if not self.looked_up:
             return {}
         widths, depth = [1 << n for n in range(max(limits).bit_length())], len(self.order)
         extents = [self.axes.extents_elems(env)[n] for n in self.order]
@@ -130,7 +131,7 @@ class PointwiseAnalysis(Analysis):
 
     def _singles(self, position: int, is_phased: bool) -> tuple[TensorView, ...]:
         vectors = set(self.limits.in_vectors(position, is_phased))
-        return tuple(t for t in self.computed if t not in vectors)
+        return tuple(t for t in self.looked_up if t not in vectors)
 
     def _lookup_work(self, env: Sizes, singles: tuple[TensorView, ...], elems: int, phased: int) -> list[LookupWork]:
         """Return `lookup_work`, which is asked for at the same sizes several times."""
