@@ -35,6 +35,20 @@ def a_mask_behind_a_fold_hides_nothing_of_the_blocks(fd):
     fd.add_output(fd.ops.where(fd.ops.causal_mask(32, 32), fd.ops.block_amax(x, 16), 0.0))
 
 
+@case(tensor(16, 64))
+def a_reshape_that_cuts_blocks_stays_behind_the_fold(fd):
+    x = fd.ops.hardswish(opened(fd, 2))
+    parts = fd.ops.reshape(fd.ops.block_hadamard(x, SIGNS), [8, 2, 32, 2])
+    fd.add_output(fd.ops.reshape(fd.ops.permute(parts, [0, 2, 1, 3]), [256, 4]))
+
+
+@case(tensor(6, 32))
+def rows_put_together_behind_a_fold_are_rotated_there(fd):
+    """A rotation by five elements, not by whole blocks."""
+    y = fd.ops.block_amax(fd.define_tensor([6, 32], contiguity=True), 16)
+    fd.add_output(fd.ops.cat([fd.ops.slice(y, [0, 27], [6, 32]), fd.ops.slice(y, [0, 0], [6, 27])], 1))
+
+
 @case(tensor(16))
 def a_fold_in_front_of_a_sum_of_few_elements(fd):
     fd.add_output(fd.ops.std(fd.ops.block_hadamard(fd.ops.relu(opened(fd, 1)), SIGNS), [0], 1, False))

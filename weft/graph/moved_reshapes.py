@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..analysis.plain_copies import is_plain_copy
+from ..ir.block_ops import is_pointwise
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp
 from ..ir.values import Expr, IterDomain, LoadStoreOp, PointwiseOp, TensorView, Val
@@ -97,7 +98,7 @@ def _move_up(fusion: Fusion, reshape: ReshapeOp) -> bool:
 
 def _is_passed(expr: Expr) -> bool:
     """True for ops that compute each element from those at the same position."""
-    return isinstance(expr, PointwiseOp) or is_plain_copy(expr)
+    return is_pointwise(expr) or is_plain_copy(expr)
 
 
 def _readers(fusion: Fusion, tensors: Iterable[TensorView]) -> list[Expr]:

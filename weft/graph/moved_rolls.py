@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from ..analysis.axes import pairwise
 from ..analysis.plain_copies import is_copy
+from ..ir.block_ops import is_pointwise
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import RollOp
-from ..ir.values import BroadcastOp, Expr, FullOp, LoadStoreOp, PointwiseOp, Roll, SqueezeOp, TensorView
+from ..ir.values import BroadcastOp, Expr, FullOp, LoadStoreOp, Roll, SqueezeOp, TensorView
 from ..ops.build import logical_axes
 from .lookups import MOST_INSTRUCTIONS, MOST_SOURCES, MOST_SOURCES_OF_A_SHARED_TENSOR
 
@@ -41,7 +42,7 @@ def _reaches_inputs(tensor: TensorView, rolls: Rolls, found: dict[tuple[TensorVi
         return True
     if isinstance(definition, RollOp):
         return definition.tensor_inputs[0].is_fusion_input and combined(definition.rolls, rolls) is not None
-    if len(found) > MOST_INSTRUCTIONS or not isinstance(definition, (PointwiseOp, BroadcastOp, SqueezeOp)) and not is_copy(definition):
+    if len(found) > MOST_INSTRUCTIONS or not (isinstance(definition, (BroadcastOp, SqueezeOp)) or is_pointwise(definition) or is_copy(definition)):
         return False
     assert definition is not None
     operands = [(t, _of_operand(definition, t, rolls)) for t in definition.tensor_inputs]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 
 from ..expr import Sym, mul
-from .values import IterDomain, LoadStoreOp, PointwiseOp, Split, TensorView
+from .values import Expr, IterDomain, LoadStoreOp, PointwiseOp, Split, TensorView
 
 SWIZZLED = "128x4"
 """The layout of scales for block-scaled matrix products: tiles of 128 rows by 4 columns, padded with zeros; see `ops.blocks.swizzled_offset`."""
@@ -54,6 +54,11 @@ class BlockHadamardOp(BlockFoldOp):
     def signs(self) -> int:
         signs: int = self.attributes["signs"]
         return signs
+
+
+def is_pointwise(expr: Expr | None) -> bool:
+    """True for ops that compute each element from those at the same position: not for folds over blocks of neighbours."""
+    return isinstance(expr, PointwiseOp) and not isinstance(expr, BlockFoldOp)
 
 
 class BlockSampleOp(LoadStoreOp):
