@@ -14,7 +14,7 @@ from ..ir.graph_ops import Along, At, BagOp, Fixed, LookupOp, Position
 from ..ir.values import Expr, PointwiseOp, ReductionOp, SqueezeOp, TensorView, WelfordOp
 from ..ops.build import cast, logical_axes
 from .lookups_of_sums import move_through_sums
-from .moved_lookups import LookupMover, Made, is_joined, is_moved, is_plain_broadcast, picks_few, turns_memory
+from .moved_lookups import LookupMover, Made, extent_count, is_joined, is_moved, is_plain_broadcast, picks_few, turns_memory
 
 MOST_INSTRUCTIONS = 100
 """Instructions per element of a chain that is recomputed at the looked-up position. An estimate: with 2 per byte loaded a kernel is still memory-bound.
@@ -126,7 +126,7 @@ def _pays(fusion: Fusion, expr: LookupOp) -> bool:
         return False
     chain: dict[int, Expr] = {}
     ends: set[TensorView] = set()
-    axes, counted = _extent_count(source), list[Expr]()
+    axes, counted = extent_count(source), list[Expr]()
     stack = [source]
     while stack:
         tensor = stack.pop()
@@ -135,13 +135,13 @@ def _pays(fusion: Fusion, expr: LookupOp) -> bool:
             ends.add(tensor)
         elif id(above) not in chain:
             chain[id(above)] = above
-            counted += [above] * (_extent_count(tensor) >= axes)
+            counted += [above] * (extent_count(tensor) >= axes)
             stack += above.tensor_inputs
         if len(ends) > MOST_SOURCES or len(counted) > MOST_INSTRUCTIONS:
             return False
     if cost_of(counted, ()).instructions > MOST_INSTRUCTIONS:
         return False
-    whole = [t for t in ends if _extent_count(t) >= axes]
+    whole = [t for t in ends if extent_count(t) >= axes]
     if _is_of_other_rows(expr, ends):
         narrow = _only_narrowed(fusion, expr)
         stored = source.dtype() if narrow is None else narrow.tensor_outputs[0].dtype()
@@ -186,8 +186,3 @@ def _narrow_before(fusion: Fusion, lookup: LookupOp) -> None:
     fusion.remove(cast_after)
     fusion.remove(lookup)
     fusion.register(LookupOp([narrow, *lookup.inputs[1:]], [out], **lookup.attributes))
-
-
-def _extent_count(tensor: TensorView) -> int:
-    """Return the number of axes along which a tensor has elements of its own."""
-    return sum(not axis.is_broadcast() for axis in logical_axes(tensor))

@@ -72,11 +72,15 @@ def turns_memory(expr: Expr | None) -> bool:
     return domain.allocation is not None and domain.allocation[-1] is not domain.logical[-1]
 
 
+def extent_count(tensor: TensorView) -> int:
+    """Return the number of axes along which a tensor has elements of its own."""
+    return sum(not axis.is_broadcast() for axis in logical_axes(tensor))
+
+
 def picks_few(lookup: LookupOp) -> bool:
     """True if a lookup has fewer axes with several elements than its source, such as one class of each row: in whatever order these lie, they are read sooner
     than the source is transposed."""
-    counts = [sum(not axis.is_broadcast() for axis in logical_axes(t)) for t in (lookup.tensor_outputs[0], lookup.source)]
-    return counts[0] < counts[1]
+    return extent_count(lookup.tensor_outputs[0]) < extent_count(lookup.source)
 
 
 class LookupMover:

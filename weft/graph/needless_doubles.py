@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 
-from ..analysis.precision import NARROW_BITS
+from ..analysis.precision import is_narrow_float
 from ..dtypes import DataType
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, LoadStoreOp, PointwiseOp, Scalar, TensorView, Val
@@ -60,7 +60,7 @@ def _single(expr: PointwiseOp, known: dict[Val, Single]) -> Single | None:
     """Return how Float gives the result of an op, None if it does not."""
     if expr.op_name == "cast":
         source = expr.inputs[0]
-        is_exact = isinstance(source, TensorView) and source.dtype().is_float and (source.dtype().bits == NARROW_BITS or source.dtype() is DataType.Float)
+        is_exact = isinstance(source, TensorView) and (is_narrow_float(source) or source.dtype() is DataType.Float)
         return Single(source) if is_exact else None
     operands = [_operand(v, known) for v in (expr.inputs[1:] if expr.op_name == "where" else expr.inputs)]
     if any(o is None or o.is_last and expr.op_name not in ("where", "neg", "abs") for o in operands):
@@ -93,10 +93,10 @@ def _hides(use: Expr, single: Single) -> bool:
     """True for a cast that gives the same of the float as of the double: any to 16 bits, and to Float one of what was rounded once or never."""
     if not isinstance(use, PointwiseOp) or use.op_name != "cast":
         return False
-    dtype = use.outputs[0].dtype()  # type: ignore[attr-defined]
-    if dtype is DataType.Float:
+    (out,) = use.tensor_outputs
+    if out.dtype() is DataType.Float:
         return not single.roundings or single.roundings == 1 and single.op in EXACT
-    return bool(dtype.is_float and dtype.bits == NARROW_BITS)
+    return is_narrow_float(out)
 
 
 def _read(fusion: Fusion, use: Expr, value: Val) -> None:
