@@ -7,6 +7,8 @@ the code that exact divisions give. Read first: `wide_tensors`.
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from ..dtypes import DataType
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, ExpandOp, Expr, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorView
@@ -37,8 +39,17 @@ def wide_tensors(fusion: Fusion) -> set[TensorView]:
     return wide
 
 
-def compared_tensors(fusion: Fusion) -> set[TensorView]:
-    """Return the tensors that influence a comparison of two tensors, or positions of elements: where one of the two is rounded, the other must be, too."""
+def compared_tensors(fusion: Fusion) -> Set[TensorView]:
+    """Return the tensors that influence a comparison of two tensors, or positions of elements: where one of the two is rounded, the other must be, too. The
+    same set until the fusion changes."""
+    state, found = fusion.findings.get("compared tensors", (None, None))
+    if state != fusion.state:
+        found = _compared_tensors(fusion)
+        fusion.findings["compared tensors"] = (fusion.state, found)
+    return found  # type: ignore[return-value]
+
+
+def _compared_tensors(fusion: Fusion) -> set[TensorView]:
     compared: set[TensorView] = set()
     for expr in reversed(fusion.tensor_exprs()):
         floats = [t for t in expr.tensor_inputs if t.dtype().is_float]

@@ -23,8 +23,8 @@ def narrow_edges(fusion: Fusion, steps: Sequence[Step], edges: Collection[Tensor
     others = {value for step in steps if not isinstance(step, KernelStep) for value in (*step.reads, *step.outputs)}
     whole = {t for e in fusion.tensor_exprs() for t in e.read_whole}
     is_changed = False
-    for tensor in edges:
-        if tensor in others or tensor in whole or not isinstance(tensor.definition(), PointwiseOp) or not is_stored_narrow(fusion, tensor):
+    for tensor in [t for t in edges if isinstance(t.definition(), PointwiseOp) and is_stored_narrow(fusion, t)]:
+        if tensor in others or tensor in whole:
             continue
         own = {t.name for step in steps if isinstance(step, KernelStep) and tensor in step.outputs for t in step.fusion.tensors()}
         readers = [use for use in tensor.uses() if not any(t.name in own for t in use.tensor_outputs)]
