@@ -96,6 +96,31 @@ def test_running_sums_of_what_strides_and_is_misaligned() -> None:
         torch.testing.assert_close(result.double(), x.double().cumsum(dim), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape, dim", [*SHAPES, ((1, 100003), 1), ((40000,), 0), ((30011, 3), 0), ((90, 1501), 1)], ids=str)
+def test_logarithms_of_running_sums_of_exponentials(shape: tuple[int, ...], dim: int, dtype: torch.dtype) -> None:
+    """Also of rows that several blocks share, and of nothing but -infinity; `validate` bounds the error by the number of steps."""
+    x = (8 * numbers(*shape)).to(dtype)
+    if x.numel() > 100:
+        x.view(-1)[:50] = -math.inf
+    steps = max(64, 4 * shape[dim] ** 0.5)  # of the reference, too, which takes them one after the other; each rounds a logarithm
+    eps = max(torch.finfo(dtype).eps, torch.finfo(dtype if dtype is torch.float64 else torch.float32).eps)
+    fd = check(lambda fd, x: fd.ops.logcumsumexp(x, dim), x, wanted("logcumsumexp", x, dim), steps * eps)
+    fd.validate([x])
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_logarithms_of_running_sums_from_a_start_value_on(dim: int) -> None:
+    x = numbers(30, 40)
+    want = torch.logaddexp(x.double().logcumsumexp(dim), torch.tensor(2.5, dtype=torch.float64))
+    check(lambda fd, x: fd.ops.logcumsumexp(x, dim, 2.5), x, want, 1e-5)
+    with FusionDefinition() as fd:
+        whole = fd.define_tensor([-1], contiguity=True, dtype=DataType.Int)
+        with pytest.raises(RuntimeError, match="real floating-point numbers"):
+            fd.ops.logcumsumexp(whole, 0)
+        fd.add_output(whole)
+
+
 def test_complex_numbers_are_summed_and_have_no_extrema() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.ComplexFloat)

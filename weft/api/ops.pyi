@@ -260,6 +260,15 @@ class OpNames:
     def complex(self, a: Scalar | Number, b: Scalar | Number, /) -> Scalar: ...
 
     @overload
+    def copysign(self, a: TensorView, b: Operand, /) -> TensorView:
+        """Return a with the sign of b: torch.copysign."""
+        ...
+    @overload
+    def copysign(self, a: Scalar | Number, b: TensorView, /) -> TensorView: ...
+    @overload
+    def copysign(self, a: Scalar | Number, b: Scalar | Number, /) -> Scalar: ...
+
+    @overload
     def cos(self, x: TensorView, /) -> TensorView:
         """Return cos(x), elementwise."""
         ...
@@ -516,6 +525,15 @@ class OpNames:
         ...
 
     @overload
+    def hypot(self, a: TensorView, b: Operand, /) -> TensorView:
+        """Return the square root of a * a + b * b, whose squares may overflow: torch.hypot."""
+        ...
+    @overload
+    def hypot(self, a: Scalar | Number, b: TensorView, /) -> TensorView: ...
+    @overload
+    def hypot(self, a: Scalar | Number, b: Scalar | Number, /) -> Scalar: ...
+
+    @overload
     def imag(self, x: TensorView, /) -> TensorView:
         """Return the imaginary parts of x, which is complex."""
         ...
@@ -646,6 +664,19 @@ class OpNames:
 
     def log_softmax(self, x: Operand, dim: _int = ..., dtype: DType | None = ...) -> TensorView:
         """Return log(softmax(x, dim)), computed from x - max: torch.log_softmax."""
+        ...
+
+    @overload
+    def logaddexp(self, a: TensorView, b: Operand, /) -> TensorView:
+        """Return log(exp(a) + exp(b)): torch.logaddexp."""
+        ...
+    @overload
+    def logaddexp(self, a: Scalar | Number, b: TensorView, /) -> TensorView: ...
+    @overload
+    def logaddexp(self, a: Scalar | Number, b: Scalar | Number, /) -> Scalar: ...
+
+    def logcumsumexp(self, arg: TensorView, dim: _int, init: Any = ...) -> TensorView:
+        """Return the running logsumexp of arg along dim, from init on."""
         ...
 
     @overload

@@ -1,12 +1,6 @@
 // requires: cast, math
 // Complex numbers: arithmetic, conversions and the functions that torch has for them. Branch cuts, and what infinities and NaNs give, are C's (Annex G).
 // Read first: complex, then complex_math.
-#ifdef WEFT_EMULATOR
-extern "C" {
-float hypotf(float, float);
-double hypot(double, double);
-}
-#endif
 namespace weft {
 
 template <class T> struct alignas(2 * sizeof(T)) complex {

@@ -28,6 +28,7 @@ WEFT_LIBM1(exp) WEFT_LIBM1(exp2) WEFT_LIBM1(expm1) WEFT_LIBM1(log) WEFT_LIBM1(lo
 WEFT_LIBM1(sin) WEFT_LIBM1(cos) WEFT_LIBM1(tan) WEFT_LIBM1(asin) WEFT_LIBM1(acos) WEFT_LIBM1(atan) WEFT_LIBM1(sinh) WEFT_LIBM1(cosh) WEFT_LIBM1(tanh)
 WEFT_LIBM1(asinh) WEFT_LIBM1(acosh) WEFT_LIBM1(atanh) WEFT_LIBM1(erf) WEFT_LIBM1(erfc) WEFT_LIBM1(lgamma) WEFT_LIBM1(fabs) WEFT_LIBM1(floor)
 WEFT_LIBM1(ceil) WEFT_LIBM1(trunc) WEFT_LIBM1(rint) WEFT_LIBM2(pow) WEFT_LIBM2(atan2) WEFT_LIBM2(fmod) WEFT_LIBM2(nextafter) WEFT_LIBM2(copysign)
+WEFT_LIBM2(hypot)
 float fmaf(float, float, float);
 double fma(double, double, double);
 }
@@ -102,7 +103,7 @@ WEFT_CALL1(log2, log2) WEFT_CALL1(sqrt, sqrt) WEFT_CALL1(sin, sin) WEFT_CALL1(co
 WEFT_CALL1(acos, acos) WEFT_CALL1(atan, atan) WEFT_CALL1(sinh, sinh) WEFT_CALL1(cosh, cosh) WEFT_CALL1(asinh, asinh) WEFT_CALL1(acosh, acosh)
 WEFT_CALL1(atanh, atanh) WEFT_CALL1(erf, erf) WEFT_CALL1(erfc, erfc) WEFT_CALL1(lgamma, lgamma) WEFT_CALL1(abs, fabs) WEFT_CALL1(floor, floor)
 WEFT_CALL1(ceil, ceil) WEFT_CALL1(trunc, trunc) WEFT_CALL1(round, rint) WEFT_CALL2(pow, pow) WEFT_CALL2(atan2, atan2) WEFT_CALL2(fmod, fmod)
-WEFT_CALL2(nextafter, nextafter) WEFT_CALL2(copysign, copysign)
+WEFT_CALL2(nextafter, nextafter) WEFT_CALL2(copysign, copysign) WEFT_CALL2(hypot, hypot)
 WEFT_DEVICE float fma(float a, float b, float c) { return ::fmaf(a, b, c); }
 WEFT_DEVICE double fma(double a, double b, double c) { return ::fma(a, b, c); }
 #ifndef WEFT_EMULATOR
@@ -290,6 +291,14 @@ WEFT_DEVICE float narrow_log(float x) { return narrow_log_beside(x - 1.f, x); }
 WEFT_DEVICE float narrow_log2(float x) { return narrow_log(x) * 1.4426950f; }
 WEFT_DEVICE float narrow_log10(float x) { return narrow_log(x) * 0.43429448f; }
 WEFT_DEVICE float narrow_log1p(float x) { return narrow_log_beside(x, 1.f + x); }
+// log(exp(a) + exp(b)), also of two equal infinities.
+WEFT_DEVICE float logaddexp(float a, float b) { return maximum(a, b) + ::log1pf(::expf(a == b ? 0.f : -::fabsf(a - b))); }
+WEFT_DEVICE double logaddexp(double a, double b) { return maximum(a, b) + ::log1p(::exp(a == b ? 0. : -::fabs(a - b))); }
+// Folds numbers to the logarithm of the sum of their exponentials; in float each step is within 4e-7 relative to that sum.
+struct LogSumExp {
+  WEFT_DEVICE double combine(double a, double b) { return logaddexp(a, b); }
+  WEFT_DEVICE float combine(float a, float b) { return weft::maximum(a, b) + narrow_log1p(narrow_exp(a == b ? 0.f : -::fabsf(a - b))); }
+};
 // Up to 0.2 a minimax polynomial (relative error 2.3e-6).
 WEFT_DEVICE float narrow_expm1(float x) {
   float near = ::fmaf(x, 0.041647670f, 0.16694285f);

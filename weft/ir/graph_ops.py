@@ -136,7 +136,7 @@ class CatOp(Expr):
 
 
 class ScanOp(Expr):
-    """A scan along axis `dim` with the monoid `kind` (sum, prod, max, min); `inputs[1]`, if present, is the start value. Shape: the input's."""
+    """A scan along axis `dim` with the monoid `kind` (sum, prod, max, min, logsumexp); `inputs[1]`, if present, is the start value. Shape: the input's."""
 
 
 class ScatterOp(Expr):

@@ -305,6 +305,19 @@ _binary(
     "atan2", Rule.floating, {"real": "weft::atan2({0}, {1})"}, lambda a, b: torch.atan2(a, b), math.atan2, flops=30, is_exp=True, ulp=4,
     gradient=lambda o, g, y, a, b: (g * b / (a * a + b * b), -g * a / (a * a + b * b)),
 )  # fmt: skip
+_binary(
+    "logaddexp", Rule.floating, {"real": "weft::logaddexp({0}, {1})"}, lambda a, b: torch.logaddexp(a, b), flops=40, is_exp=True, ulp=4,
+    source="the larger one, plus log1p(exp(-|a - b|)): two functions of 2 units each",
+    gradient=lambda o, g, y, a, b: (g / (1.0 + o.exp(b - a)), g / (1.0 + o.exp(a - b))),
+)  # fmt: skip
+_binary(
+    "hypot", Rule.floating, {"real": "weft::hypot({0}, {1})"}, lambda a, b: torch.hypot(a, b), math.hypot, flops=25, ulp=3,
+    source="CUDA C++ Programming Guide, accuracy of hypotf", gradient=lambda o, g, y, a, b: (g * a / y, g * b / y),
+)  # fmt: skip
+_binary(
+    "copysign", Rule.floating, {"real": "weft::copysign({0}, {1})"}, lambda a, b: torch.copysign(a, b), math.copysign,
+    gradient=lambda o, g, y, a, b: (o.where(o.eq(a, 0.0), 0.0, g * o.sign(a) * o.sign(y)), o.sign(b) * 0.0),
+)  # fmt: skip
 _binary("nextafter", Rule.full_float, {"real": "weft::nextafter({0}, {1})"}, lambda a, b: torch.nextafter(a, b), flops=10)
 
 # ---- extrema, which propagate NaN

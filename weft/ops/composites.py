@@ -101,6 +101,22 @@ def detach(fusion: Fusion, x: Any) -> TensorView:
     return detached(build.copy(fusion, _tensor("detach", x)))  # type: ignore[arg-type]
 
 
+# ---------------------------------------------------------------- functions of two numbers
+def _of_two(name: str, meaning: str) -> None:
+    def function(fusion: Fusion, a: Any, b: Any) -> TensorView:
+        types = {v.dtype() for v in (a, b) if isinstance(v, TensorView)}
+        y: TensorView = build.pointwise(fusion, name, a, b)  # type: ignore[assignment]
+        return narrowed(y, *types) if len(types) == 1 and all(t.is_float for t in types) else y
+
+    function.__name__, function.__doc__ = name, f"Return {meaning}: torch.{name}."
+    composite(function)
+
+
+_of_two("logaddexp", "log(exp(a) + exp(b))")
+_of_two("hypot", "the square root of a * a + b * b, whose squares may overflow")
+_of_two("copysign", "a with the sign of b")
+
+
 # ---------------------------------------------------------------- softmax
 @composite
 def softmax(fusion: Fusion, x: Any, dim: int = -1, dtype: Any = None) -> TensorView:

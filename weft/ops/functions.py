@@ -38,7 +38,7 @@ def lookup(name: str) -> Callable[..., Any]:
 
 # ---------------------------------------------------------------- pointwise
 _INTERNAL = {"magnitude", "e8m0_inverse", "e4m3_inverse", "e2m1_scale", "narrow_inverse", "row_scale", "fma", "log_of_share", "cancelled", "checked_position"}
-_NOT_IN_FRONT_END = _INTERNAL | {"cast", "sign", "complex", "imag", "where", "lerp", "clamp", "threshold"}
+_NOT_IN_FRONT_END = _INTERNAL | {"cast", "sign", "complex", "imag", "where", "lerp", "clamp", "threshold", "logaddexp", "hypot", "copysign"}
 
 
 def _unary(name: str) -> None:

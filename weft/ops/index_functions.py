@@ -120,6 +120,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 """Each by its name."""
 
 MORE_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "logcumsumexp": _scan("logcumsumexp", "logsumexp"),
     "bag_sum": bag_sum, "checked_position": checked_position, "embedding_bwd": embedding_bwd, "scatter_add": scatter_add,
 }  # fmt: skip
 """Beside nvFuser's names."""

@@ -1,4 +1,4 @@
-"""Ops along an axis in its order: cumsum, cumprod, cummin, cummax; argsort and topk, which torch runs.
+"""Ops along an axis in its order: cumsum, cumprod, cummin, cummax, logcumsumexp; argsort and topk, which torch runs.
 
 Owns their shapes and types. Read first: `scan`.
 """
@@ -37,13 +37,15 @@ _OF_TRUTHS = {"sum": "max", "prod": "min"}
 def scan(fusion: Fusion, op: str, kind: str, arg: TensorView, dim: int, init: Operand | None) -> TensorView:
     """Return the running fold of arg along `dim` with the monoid `kind`, from `init` on, in arg's own type.
 
-    Errors: NoAxisToScan, WrongDim; WrongDtype for extrema of complex numbers, and for floats of 8 and 4 bits.
+    Errors: NoAxisToScan, WrongDim; WrongDtype for extrema of complex numbers, logarithms of other numbers than floats, and for floats of 8 and 4 bits.
     """
     if arg.ndim == 0:
         raise NoAxisToScan(op=op, tensor=arg)
     dim = normalize_dim(dim, arg.ndim, op, arg)
     if arg.dtype().is_complex and kind in ("max", "min"):
         raise WrongDtype(op=op, allowed="real numbers", dtype=arg.dtype())
+    if kind == "logsumexp" and not arg.dtype().is_float:
+        raise WrongDtype(op=op, allowed="real floating-point numbers", dtype=arg.dtype())
     _need_arithmetic(op, arg)
     kind = _OF_TRUTHS.get(kind, kind) if arg.dtype().is_bool else kind
     axis = logical_axes(arg)[dim]

@@ -90,11 +90,22 @@ def _scatter_gradient(o: Calls, node: ScatterOp, grads: list[Gradient]) -> Seque
 @gradient_of(ScanOp)
 def _scan_gradient(o: Calls, node: ScanOp, grads: list[Gradient]) -> Sequence[Gradient]:
     """Of a running sum: the running sum from the other end."""
-    if node.attributes["kind"] != "sum":
-        raise NotDifferentiable(node)
     out: TensorView = node.outputs[0]  # type: ignore[assignment]
     dim, g = node.attributes["dim"], _wide(o, _like(o, grads[0], out))
+    if node.attributes["kind"] == "logsumexp" and len(node.inputs) == 1:
+        return [_of_running_logsumexp(o, node, g)]
+    if node.attributes["kind"] != "sum":
+        raise NotDifferentiable(node)
     return [_reversed(o, o.cumsum(_reversed(o, g, dim), dim), dim), *[None] * (len(node.inputs) - 1)]
+
+
+def _of_running_logsumexp(o: Calls, node: ScanOp, g: TensorView) -> TensorView:
+    """exp(x[i]) times the sum of g[j] / exp(out[j]) over j >= i: in logarithms, apart for positive and negative g, because the exponentials may overflow."""
+    x, out, dim = _wide(o, node.inputs[0]), _wide(o, node.outputs[0]), node.attributes["dim"]  # type: ignore[arg-type]
+    size = o.log(o.abs(g))
+    parts = [o.where(sign(g, 0.0), size, float("-inf")) - out for sign in (o.gt, o.lt)]
+    positive, negative = (o.exp(_reversed(o, o.logcumsumexp(_reversed(o, part, dim), dim), dim) + x) for part in parts)
+    return positive - negative
 
 
 def _reversed(o: Calls, x: TensorView, dim: int) -> TensorView:

@@ -313,6 +313,9 @@ def _topk(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, 
 def _scan(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
     x, dim, kind = operands[0], attributes["dim"], attributes["kind"]
     start = None if len(operands) < 2 else torch.as_tensor(operands[1], dtype=x.dtype, device=x.device)
+    if kind == "logsumexp":
+        out = torch.logcumsumexp(x, dim)
+        return (out if start is None else torch.logaddexp(out, start),)
     if kind in ("sum", "prod"):
         out = (torch.cumsum if kind == "sum" else torch.cumprod)(x, dim, dtype=x.dtype)
         return (out if start is None else out + start if kind == "sum" else out * start,)

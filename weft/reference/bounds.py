@@ -352,13 +352,25 @@ def _scan(m: _BoundedMachine, node: Expr) -> Any:
             carried = min(roundoff, UNIT_ROUNDOFF[DataType.Float])
             own = scan_bound(_finite(x), dim, carried) + (roundoff * _size(m.tensors[node.outputs[0]]) if roundoff > carried else 0.0)
         return _sum(None if bound is None else bound.cumsum(dim), own)
+    own = _of_running_logsumexp(m.tensors[node.outputs[0]], dim, roundoff) if kind == "logsumexp" and roundoff else None
     if kind == "prod" and roundoff:
         bound, x = _sum(bound, 2 * roundoff * _size(x)), x.abs()
     if bound is None:
-        return None
+        return own
     fold = lambda t: torch_ops.run("scan", [t], {"dim": dim, "kind": kind})[0]  # noqa: E731
     moved = torch.stack([_apart(fold(shifted), fold(x)) for shifted in _shifted(x, bound)]).amax(0)
-    return moved + _least(node.outputs[0].dtype()) if kind == "prod" and roundoff else moved  # type: ignore[attr-defined]
+    return _sum(moved + _least(node.outputs[0].dtype()) if kind == "prod" and roundoff else moved, own)  # type: ignore[attr-defined]
+
+
+STEP_OF_LOGARITHM = 8
+"""Roundoffs of one sum of two exponentials, relative to that sum: 4e-7 in float (weft/device/math.cuh)."""
+
+
+def _of_running_logsumexp(out: torch.Tensor, dim: int, roundoff: float) -> torch.Tensor:
+    """Each step rounds the logarithm so far, and the sum of which it is the logarithm; what is carried on is as wide as float at least."""
+    carried, out = min(roundoff, UNIT_ROUNDOFF[DataType.Float]), _finite(out)
+    steps = carried * STEP * max(1, out.shape[dim]) ** 0.5
+    return steps * (out.abs().cummax(dim).values + STEP_OF_LOGARITHM) + (roundoff * out.abs() if roundoff > carried else 0.0)
 
 
 def _scatter(m: _BoundedMachine, node: Expr) -> Any:

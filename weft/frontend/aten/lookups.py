@@ -189,12 +189,15 @@ def roll(t: Translation, x: Operand, shifts: Any, dims: Any) -> Operand:
     return x if x.definition() is not None else t.ops.set(x)
 
 
-@rule(aten.cumsum.default, aten.cumprod.default)
+@rule(aten.cumsum.default, aten.cumprod.default, aten.logcumsumexp.default)
 def scan(t: Translation, x: Operand, dim: int, *, dtype: torch.dtype | None = None) -> Operand:
-    """16-bit floats are summed and multiplied in float32, integers in int64."""
+    """16-bit floats are folded in float32, integers in int64."""
     if t.rank(x) == 0:
         raise Declined("a tensor without axes")
-    run = t.ops.cumsum if t.node.target is aten.cumsum.default else t.ops.cumprod
+    if t.node.target is aten.logcumsumexp.default and not t.result_dtype.is_floating_point:
+        raise Declined("the logarithm of running sums of complex numbers")
+    target: Any = t.node.target
+    run = getattr(t.ops, target.overloadpacket.__name__)
     return run(t.wide(t.to(x, t.result_dtype)), dim % t.rank(x))
 
 

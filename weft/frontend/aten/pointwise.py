@@ -40,7 +40,7 @@ for _name, _kind in {
     "sin": Kind.INT_TO_FLOAT, "cos": Kind.INT_TO_FLOAT, "tan": Kind.INT_TO_FLOAT, "sinh": Kind.INT_TO_FLOAT, "cosh": Kind.INT_TO_FLOAT,
     "tanh": Kind.INT_TO_FLOAT, "asin": Kind.INT_TO_FLOAT, "acos": Kind.INT_TO_FLOAT, "atan": Kind.INT_TO_FLOAT, "asinh": Kind.INT_TO_FLOAT,
     "acosh": Kind.INT_TO_FLOAT, "atanh": Kind.INT_TO_FLOAT, "erf": Kind.INT_TO_FLOAT, "erfc": Kind.INT_TO_FLOAT, "erfinv": Kind.INT_TO_FLOAT,
-    "lgamma": Kind.INT_TO_FLOAT, "sigmoid": Kind.INT_TO_FLOAT,
+    "lgamma": Kind.INT_TO_FLOAT, "sigmoid": Kind.INT_TO_FLOAT, "signbit": Kind.ALWAYS_BOOL,
     "isnan": Kind.ALWAYS_BOOL, "isinf": Kind.ALWAYS_BOOL, "isfinite": Kind.ALWAYS_BOOL, "logical_not": Kind.ALWAYS_BOOL, "bitwise_not": Kind.DEFAULT,
 }.items():  # fmt: skip
     _packet = getattr(aten, _name, None)
@@ -52,16 +52,21 @@ _binary("truediv", Kind.INT_TO_FLOAT, aten.div.Tensor, aten.div.Scalar, aten.tru
 _binary("maximum", Kind.DEFAULT, aten.maximum.default)
 _binary("minimum", Kind.DEFAULT, aten.minimum.default)
 _binary("atan2", Kind.INT_TO_FLOAT, aten.atan2.default)
-_binary("remainder", Kind.DEFAULT, aten.remainder.Tensor, aten.remainder.Scalar)
+_binary("logaddexp", Kind.INT_TO_FLOAT, aten.logaddexp.default)
+_binary("hypot", Kind.INT_TO_FLOAT, aten.hypot.default)
+_binary("copysign", Kind.INT_TO_FLOAT, aten.copysign.Tensor, aten.copysign.Scalar)
+_binary("remainder", Kind.DEFAULT, aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
 _binary("fmod", Kind.DEFAULT, aten.fmod.Tensor, aten.fmod.Scalar)
-_binary("bitwise_and", Kind.DEFAULT, aten.bitwise_and.Tensor, aten.bitwise_and.Scalar)
-_binary("bitwise_or", Kind.DEFAULT, aten.bitwise_or.Tensor, aten.bitwise_or.Scalar)
-_binary("bitwise_xor", Kind.DEFAULT, aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar)
+_binary("bitwise_and", Kind.DEFAULT, aten.bitwise_and.Tensor, aten.bitwise_and.Scalar, aten.bitwise_and.Scalar_Tensor)
+_binary("bitwise_or", Kind.DEFAULT, aten.bitwise_or.Tensor, aten.bitwise_or.Scalar, aten.bitwise_or.Scalar_Tensor)
+_binary("bitwise_xor", Kind.DEFAULT, aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar, aten.bitwise_xor.Scalar_Tensor)
 _binary(
-    "bitwise_left_shift", Kind.DEFAULT, aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar, aten.__lshift__.Tensor, aten.__lshift__.Scalar
+    "bitwise_left_shift", Kind.DEFAULT, aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar, aten.bitwise_left_shift.Scalar_Tensor,
+    aten.__lshift__.Tensor, aten.__lshift__.Scalar
 )
 _binary(
-    "bitwise_right_shift", Kind.DEFAULT, aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar, aten.__rshift__.Tensor, aten.__rshift__.Scalar
+    "bitwise_right_shift", Kind.DEFAULT, aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar, aten.bitwise_right_shift.Scalar_Tensor,
+    aten.__rshift__.Tensor, aten.__rshift__.Scalar
 )
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _binary(_name, Kind.ALWAYS_BOOL, getattr(aten, _name).Tensor, getattr(aten, _name).Scalar)

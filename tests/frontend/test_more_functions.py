@@ -1,0 +1,100 @@
+"""Functions that torch has as one op each: searches in sorted lists, running log sums, hypot, copysign and the like are in kernels, not left to torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from fusion_check import poisoned_outputs
+from torch import Tensor
+
+from weft.frontend.backend import GRAPHS, backend
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def compiled(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Return the result; every op is in a region of weft's."""
+    torch._dynamo.reset()
+    with poisoned_outputs():
+        out = torch.compile(function, backend=backend, options={"emulate": True, "strict": True, "debug": True})(*inputs)
+    assert not any(graph.torch_ops for graph in GRAPHS)
+    return out
+
+
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 100])
+def test_places_in_a_sorted_list(count: int, right: bool) -> None:
+    """Also of numbers that the list has, of infinities and NaN, and of a strided tensor."""
+    bounds = torch.randn(count).sort().values.round(decimals=1)
+    x = torch.cat([torch.randn(300), bounds, torch.tensor([float("inf"), float("-inf"), float("nan")])]).round(decimals=1)
+    x = torch.stack([x, x.flip(0)], 1)[::2]
+    for find in (torch.bucketize, lambda x, b, right: torch.searchsorted(b, x, right=right, out_int32=True)):
+        out = compiled(lambda x, b: find(x * 2, b, right=right), x, bounds)
+        want = find(x * 2, bounds, right=right)
+        assert out.dtype is want.dtype and torch.equal(out, want)
+
+
+@pytest.mark.parametrize("dtypes", [(torch.int32, torch.int64), (torch.int64, torch.float32), (torch.bfloat16, torch.bfloat16)], ids=str)
+def test_places_of_other_types(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    """Buckets, and rows of a table by their number."""
+    x, bounds, table = (torch.randn(3, 5, 7) * 9).to(dtypes[0]), torch.tensor([-4, 0, 1, 9]).to(dtypes[1]), torch.randn(5, 6)
+    out = compiled(lambda x, b, w: w[torch.bucketize(x, b)] * 2, x, bounds, table)
+    assert torch.equal(out, table[torch.bucketize(x, bounds)] * 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape, dim", [((3, 1000), -1), ((70, 9), 0), ((1, 1), 1), ((2, 3, 33), 1)], ids=str)
+def test_logarithms_of_running_sums(shape: tuple[int, ...], dim: int, dtype: torch.dtype) -> None:
+    """With their gradients. Differences of exponentials of rounded sums: a gradient is as exact as the largest term that it comes from."""
+    x = (5 * torch.randn(shape)).to(dtype)
+    ours, theirs = x.clone().requires_grad_(), x.double().requires_grad_()
+    out, want = compiled(lambda x: x.logcumsumexp(dim), ours), theirs.logcumsumexp(dim)
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(out.double(), want, rtol=8 * eps, atol=8 * eps)
+    slope = torch.randn_like(out)
+    out.backward(slope)
+    want.backward(slope.double())
+    size = theirs.grad.abs() + torch.autograd.grad(theirs.logcumsumexp(dim), theirs, slope.double().abs())[0]  # type: ignore[union-attr]
+    assert ours.grad is not None and theirs.grad is not None and ours.grad.dtype is dtype
+    exponents = 2 * (out.abs().max() + x.abs().max() + 32).double()  # rounded exponents of the terms, and their sums
+    assert bool(((ours.grad.double() - theirs.grad).abs() <= exponents * eps * size + 1e-30).all())
+    assert not any(graph.torch_ops for graph in GRAPHS)
+
+
+def test_logarithms_of_nothing_are_minus_infinity() -> None:
+    x = torch.randn(4, 70)
+    x[0, :5] = x[1] = float("-inf")
+    x[2, 7], x[3, 9] = float("inf"), float("nan")
+    out, want = compiled(lambda x: x.logcumsumexp(1), x), x.double().logcumsumexp(1)
+    torch.testing.assert_close(out.double(), want, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "hypot": torch.hypot, "copysign": torch.copysign, "logaddexp": torch.logaddexp, "copysign of a number": lambda x, y: torch.copysign(x, -2.0) + y,
+    "signbit": lambda x, y: torch.where(torch.signbit(x), y, x), "remainder of a number": lambda x, y: 5.0 % (x.detach().abs() + 1) + y, "logaddexp2": torch.logaddexp2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_two_numbers(name: str, dtype: torch.dtype) -> None:
+    x, y = torch.randn(7, 33).to(dtype), torch.randn(33).to(dtype)
+    ours, theirs = [t.clone().requires_grad_() for t in (x, y)], [t.double().requires_grad_() for t in (x, y)]
+    out, want = compiled(FUNCTIONS[name], *ours), FUNCTIONS[name](*theirs)
+    slope = torch.randn_like(out)
+    out.backward(slope)
+    want.backward(slope.double())
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(out.double(), want, rtol=4 * eps, atol=8 * eps)
+    for a, b in zip(ours, theirs):
+        assert (a.grad is None) == (b.grad is None)
+        if a.grad is not None and b.grad is not None:
+            torch.testing.assert_close(a.grad.double(), b.grad, rtol=32 * eps, atol=64 * eps)
+
+
+def test_bits_of_a_number_and_a_tensor() -> None:
+    x = torch.randint(0, 20, (5, 9), dtype=torch.int32)
+    for function in (lambda x: 37 & (x + 1), lambda x: 37 | (x + 1), lambda x: 37 ^ (x + 1), lambda x: 37 << (x % 5), lambda x: 3700 >> (x % 5), lambda x: 37 % (x + 1)):
+        assert torch.equal(compiled(function, x), function(x))

@@ -1,0 +1,63 @@
+"""Places in a sorted list of numbers: bucketize, and searchsorted in one list. Read first: `place_in`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
+
+from .rules import Declined, Operand, Translation, meta_of, rule
+
+aten = torch.ops.aten
+MOST_SEARCHED = 1 << 16
+"""Numbers in a list, up to which a kernel searches it: each of its 16 steps waits for the one before, and from here on a list is no longer in L1."""
+
+
+def _short_list(node: torch.fx.Node) -> str:
+    """Why torch searches, or ""."""
+    places, values = (1, 0) if node.target is aten.bucketize.Tensor else (0, 1)
+    bounds, given = meta_of(node.args[places]), meta_of(node.args[values])
+    if node.kwargs.get("sorter") is not None:
+        return "a search in a list that is given with its order"
+    if bounds.dim() != 1 or not isinstance(bounds.shape[0], int) or bounds.shape[0] > MOST_SEARCHED:
+        return f"a search in several lists, or in one of more than {MOST_SEARCHED} numbers"
+    if given.dtype.is_complex or not given.dim():
+        return "a search for a single number"
+    return "" if bounds.numel() < given.numel() or given.numel() == 0 else "a search for fewer numbers than the list has"
+
+
+@rule(aten.bucketize.Tensor, claims=_short_list)
+def bucketize(t: Translation, x: Operand, bounds: Operand, *, out_int32: bool = False, right: bool = False) -> Operand:
+    return place_in(t, bounds, x, right)
+
+
+@rule(aten.searchsorted.Tensor, claims=_short_list)
+def searchsorted(t: Translation, bounds: Operand, x: Operand, *, right: bool = False, side: str | None = None, **_: Any) -> Operand:
+    if side == "left" and right:
+        raise Declined("a search from both sides")
+    return place_in(t, bounds, x, right or side == "right")
+
+
+def place_in(t: Translation, bounds: Operand, x: Operand, right: bool) -> Operand:
+    """Return how many numbers of the sorted list `bounds` are less than each of x (right: not larger); for a NaN all of them. Each step halves what is left."""
+    count, shape = int(bounds.size(0).sym.value), [x.size(d) for d in range(t.rank(x))]
+    dtype = t.compute_dtype(Kind.DEFAULT, *t.node.args[:2])
+    flat, bounds = t.to(t.ops.reshape(x, new_shape=[-1]) if len(shape) > 1 else x, dtype), t.to(bounds, dtype)
+    is_beyond = t.ops.gt if right else t.ops.ge
+
+    def number(value: int) -> Operand:
+        return t.fd.define_scalar(value, dtype=t.dtype(torch.int32))
+
+    place = t.ops.where(t.ops.ne(flat, flat), number(0), number(0))
+    for bit in reversed(range(count.bit_length())):
+        last = t.ops.add(place, number((1 << bit) - 1))  # of the numbers that are all before x if it is
+        inside = t.ops.le(last, number(count - 1))
+        found = t.ops.index_select(bounds, t.ops.where(inside, last, number(0)), 0)
+        is_before = t.ops.logical_and(inside, t.ops.logical_not(is_beyond(found, flat)))
+        place = t.ops.where(is_before, t.ops.add(last, number(1)), place)
+    place = t.to(place, t.result_dtype)
+    return t.ops.reshape(place, new_shape=shape) if len(shape) > 1 else place
+
+
+__all__: list[str] = []
