@@ -31,6 +31,7 @@ from .interpolation import enlarge_images
 from .origins import name_lines
 from .record import GRAPHS, CompiledGraph
 from .regions import is_cheap
+from .reuse import mark_shown
 from .rewrites import KEPT
 from .stored import REBUILD, StoredGraph, caching, for_a_file
 
@@ -116,7 +117,9 @@ def partition(
     _save_copies_of_arguments(joint.graph)
     _save_what_extrema_are_of(joint.graph)
     with functorch_config.patch(cse=False):  # otherwise the partitioner would merge equal nodes, and keep the marks of only one of them
-        return min_cut_rematerialization_partition(joint, joint_inputs, **keywords)
+        forward, backward = min_cut_rematerialization_partition(joint, joint_inputs, **keywords)
+    mark_shown(forward.graph, backward.graph)
+    return forward, backward
 
 
 def _save_copies_of_arguments(graph: torch.fx.Graph) -> None:

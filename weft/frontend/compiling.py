@@ -22,6 +22,7 @@ from .channels_last import lay_out_convolutions
 from .aten import Declined
 from .backend_options import BackendOptions
 from .calling import code_of_graph
+from .complex_parts import split_complex
 from .explain import as_text
 from .graph_plan import Boxed, GraphPlan, boxed
 from .record import GRAPHS, CompiledGraph, counts, weight
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 
 def rewrite(graph: torch.fx.Graph, *, is_ours: bool) -> None:
     """Rewrite a graph before regions are found, in place. is_ours: kernels of weft will run it."""
+    if is_ours:
+        split_complex(graph)
     simplify(graph, splits_bias=is_ours)
     if is_ours:
         sum_rows(graph)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Hashable, Sequence, Set
+from typing import Any
 
 import torch
 from torch._guards import TracingContext
@@ -86,7 +87,35 @@ def donated_arguments(graph: Graph, kind: str) -> set[Node]:
     arguments = [node for node in graph.nodes if node.op == "placeholder"]
     storages = {node: _storage(node) for node in arguments}
     counts = Counter(storages.values())
-    return {node for place, node in enumerate(arguments) if place in places and storages[node] is not None and counts[storages[node]] == 1}
+    own = {node for node in arguments if storages[node] is not None and counts[storages[node]] == 1 and SHOWN not in node.meta}
+    return {node for place, node in enumerate(arguments) if place in places and node in own}
+
+
+SHOWN = "weft_shown"
+"""A mark on arguments of a backward (`meta`): views of what a user has, or of another result of the forward."""
+
+
+def mark_shown(forward: Graph, backward: Graph) -> None:
+    """Mark saved tensors that are views. AOTAutograd compares the memory of fake tensors, and views that rewrites insert have fake ones with their own."""
+    results = forward.output_node().all_input_nodes
+    bases = {node: _viewed(node) for node in results}
+    counts = Counter(bases.values())
+    arguments = {node.name: node for node in backward.nodes if node.op == "placeholder"}
+    for node, base in bases.items():
+        if node.name in arguments and node is not base and (base.op == "placeholder" or counts[base] > 1):
+            arguments[node.name].meta[SHOWN] = True
+
+
+def _viewed(node: Node) -> Node:
+    """The tensor whose memory a result shows: itself, unless an op made a view."""
+    while node.op == "call_function" and node.all_input_nodes and _is_of_torch(node) and not _makes_new_results(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_of_torch(node: Node) -> bool:
+    target = _source(node).target
+    return isinstance(target, torch._ops.OpOverload) and target.namespace in ("aten", "prims")
 
 
 def _storage(node: Node) -> int | None:
@@ -106,8 +135,8 @@ def _source(node: Node) -> Node:
 
 def _makes_new_results(node: Node) -> bool:
     """True for ops of torch whose results share no memory with their operands, and which change none."""
-    target = _source(node).target
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims") or target in in_place_ops():
+    target: Any = _source(node).target
+    if not _is_of_torch(node) or target in in_place_ops():
         return False
     schema = target._schema
     return not schema.is_mutable and all(made.alias_info is None for made in schema.returns) and schema.name.partition("::")[2] not in SHARING
@@ -120,4 +149,4 @@ def _base(node: Node) -> Node:
     return node
 
 
-__all__ = ["donated_arguments", "find_reuses"]
+__all__ = ["donated_arguments", "find_reuses", "mark_shown"]
