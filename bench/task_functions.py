@@ -23,6 +23,12 @@ def rotary_pairs(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
     return torch.stack((a * c - b * s, a * s + b * c), -1).flatten(-2)
 
 
+@case(R(4, 2048, 16, 128), R(2048, 64, dt=torch.complex64), grads=(0,))
+def rotary_complex(x: Tensor, turns: Tensor) -> Tensor:
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (64, 2)))
+    return torch.view_as_real(pairs * turns[None, :, None]).flatten(-2).type_as(x)
+
+
 @case(R(4, 16, 2048, 128), R(8192, 128), R(8192, 128), I(8192, 4, 2048), grads=(0,))
 def rotary_by_position(x: Tensor, c: Tensor, s: Tensor, p: Tensor) -> Tensor:
     c, s = c[p][:, None], s[p][:, None]

@@ -51,6 +51,47 @@ def test_values_strides_and_gradients(name: str, channels_last: bool) -> None:
         assert all(graph.covered_nodes == graph.compute_nodes for graph in GRAPHS)
 
 
+VOLUMES: dict[str, tuple[tuple[int, ...], tuple[Any, ...], dict[str, Any]]] = {
+    "tiles": ((2, 3, 4, 8, 6), (2,), {}), "padded": ((2, 3, 5, 8, 9), (3, 2, 1), {"count_include_pad": False}), "along one axis": ((2, 1, 7, 4, 5), ((3, 1, 1), 1), {}),
+    "without a batch": ((3, 4, 7, 6), ((1, 2, 3), 2), {"ceil_mode": True}), "divisor": ((1, 2, 5, 5, 5), (3, 1), {"divisor_override": 7}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("channels_last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize("name", VOLUMES)
+def test_volumes(name: str, channels_last: bool) -> None:
+    shape, given, keywords = VOLUMES[name]
+    x = torch.randn(shape)
+    x = x.to(memory_format=torch.channels_last_3d) if channels_last and x.dim() == 5 else x
+    compare(lambda t: F.silu(F.avg_pool3d(t * 2, *given, **keywords)), x, gradient_atol=1e-6)
+    assert all(graph.covered_nodes == graph.compute_nodes for graph in GRAPHS)
+
+
+def test_a_norm_of_neighbouring_channels() -> None:
+    """local_response_norm is an average along channels."""
+    compare(lambda t: F.local_response_norm(t * 2, 3, alpha=0.5), torch.randn(2, 7, 5, 6), gradient_atol=1e-6)
+    assert all(graph.covered_nodes == graph.compute_nodes for graph in GRAPHS)
+
+
+@pytest.mark.parametrize("channels_last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize(
+    "shape, counts", [((2, 3, 7, 9), (3, 5)), ((2, 3, 8, 6), (4, 3)), ((1, 2, 5, 4), (7, 9)), ((2, 3, 10, 1), (3, 1)), ((3, 7, 11), (2, 4)), ((2, 3, 6, 7), (6, None)), ((0, 3, 7, 9), (3, 5))], ids=str,
+)  # fmt: skip
+def test_windows_of_a_given_number(shape: tuple[int, ...], counts: tuple[int | None, ...], channels_last: bool) -> None:
+    """Fewer than pixels, as many, or more; some axes divide evenly."""
+    x = torch.randn(shape)
+    x = x.to(memory_format=torch.channels_last) if channels_last and x.dim() == 4 else x
+    compare(lambda t: F.silu(F.adaptive_avg_pool2d(t * 2, counts)), x, gradient_atol=1e-6)
+    if 0 not in shape:
+        assert all(graph.covered_nodes == graph.compute_nodes for graph in GRAPHS)
+
+
+def test_windows_of_a_given_number_along_one_axis_and_along_three() -> None:
+    compare(lambda t: F.adaptive_avg_pool1d(t * 2, 4), torch.randn(2, 3, 9), gradient_atol=1e-6)
+    compare(lambda t: F.adaptive_avg_pool3d(t * 2, (2, 3, 4)), torch.randn(2, 3, 5, 7, 8), gradient_atol=1e-6)
+    assert all(graph.covered_nodes == graph.compute_nodes for graph in GRAPHS)
+
+
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 2.0**-8), (torch.float16, 2.0**-11), (torch.float64, 1e-12)], ids=str)
 @pytest.mark.parametrize("given", [(2,), (3, 2, 1)], ids=str)
 def test_other_types_are_rounded_once(given: tuple[Any, ...], dtype: torch.dtype, tolerance: float) -> None:

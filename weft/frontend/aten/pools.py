@@ -1,11 +1,13 @@
-"""Averages over windows of pixels: torch's pooling ops as sums over windows, for AOTAutograd.
+"""Averages over windows of pixels, of one to three axes: torch's pooling ops as sums over windows, for AOTAutograd.
 
 Windows next to each other are views; others are looked up. The gradient of a pixel is a sum over the results that it is part of.
-Owns the windows of a pooling op, too. Read first: `Axis`, `average`.
+Owns the windows of a pooling op, too. Read first: `Axis`, `average`; `AdaptiveAxis` for
+windows of a given number.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -93,14 +95,63 @@ class Axis:
         return result.clamp(0, self.count - 1), (result >= 0) & (result < self.count) & (result * self.step + self.size > pixel)
 
 
-def axes_of(x: Tensor, size: Any, step: Any, pad: Any, rounds_up: bool, counts_padding: bool) -> list[Axis] | None:
-    """Return the windows of the last two axes; None for types and sizes that are left to torch."""
-    if not x.is_floating_point() or not all(isinstance(n, int) for n in x.shape) or 0 in x.shape:
+@dataclass(frozen=True)
+class AdaptiveAxis:
+    """`count` windows that cover an axis of n pixels and are almost equally long: window i begins at i * n // count, and ends before the first pixel that is
+    i * n / count + n / count or more. Other names are those of `Axis`."""
+
+    n: int
+    count: int
+    is_tiled = False
+    divisor = None
+
+    def begin(self, result: Any) -> Any:
+        return _quotient(result * self.n, self.count)
+
+    def end(self, result: Any) -> Any:
+        return _quotient((result + 1) * self.n + self.count - 1, self.count)
+
+    def first_result(self, pixel: Any) -> Any:
+        return _quotient(pixel * self.count, self.n)
+
+    def last_result(self, pixel: Any) -> Any:
+        return _quotient((pixel + 1) * self.count + self.n - 1, self.n) - 1
+
+    def forward(self, wide: torch.dtype, device: torch.device, has_divisor: bool) -> Window:
+        """Return the pixels of each result, and their weights."""
+
+        def at(k: Any) -> tuple[Tensor, Tensor]:
+            result = rows_for(counted(self.count, device), k)
+            begin, end = self.begin(result), self.end(result)
+            return (begin + k).clamp_max(self.n - 1), (begin + k < end).to(wide) / (end - begin).to(wide)
+
+        return Window(max(self.end(r) - self.begin(r) for r in range(self.count)), at)
+
+    def backward(self, wide: torch.dtype, device: torch.device, has_divisor: bool) -> Window:
+        """Return the results that each pixel is part of, and their weights."""
+
+        def at(k: Any) -> tuple[Tensor, Tensor]:
+            pixel = rows_for(counted(self.n, device), k)
+            result = self.first_result(pixel) + k
+            place = result.clamp_max(self.count - 1)
+            return place, (result <= self.last_result(pixel)).to(wide) / (self.end(place) - self.begin(place)).to(wide)
+
+        return Window(max(self.last_result(p) - self.first_result(p) + 1 for p in range(self.n)), at)
+
+
+def _quotient(a: Any, b: int) -> Any:
+    """Of numbers that are not negative."""
+    return torch.div(a, b, rounding_mode="trunc") if isinstance(a, Tensor) else a // b
+
+
+def axes_of(x: Tensor, size: Any, step: Any, pad: Any, rounds_up: bool, counts_padding: bool, rank: int = 2) -> list[Axis] | None:
+    """Return the windows of the last axes (rank: how many); None for types and sizes that are left to torch."""
+    if not _is_pooled(x):
         return None
-    size, pad = (list(v) * 2 if len(v) == 1 else list(v) for v in (size, pad))
-    step = size if not step else list(step) * 2 if len(step) == 1 else list(step)
+    size, pad = (list(v) * rank if len(v) == 1 else list(v) for v in (size, pad))
+    step = size if not step else list(step) * rank if len(step) == 1 else list(step)
     found = []
-    for n, k, s, p in zip(x.shape[-2:], size, step, pad):
+    for n, k, s, p in zip(x.shape[-rank:], size, step, pad):
         count = (n + 2 * p - k + (s - 1) * rounds_up) // s + 1
         count -= rounds_up and (count - 1) * s >= n + p
         if count < 1 or 2 * p > k:  # an error of torch's
@@ -109,8 +160,22 @@ def axes_of(x: Tensor, size: Any, step: Any, pad: Any, rounds_up: bool, counts_p
     return found
 
 
-def _average(x: Tensor, axes: Sequence[Axis], override: int | None) -> Tensor:
-    x = x if x.dim() == 4 else x.unsqueeze(0)
+def _is_pooled(x: Tensor) -> bool:
+    return x.is_floating_point() and all(isinstance(n, int) for n in x.shape) and 0 not in x.shape
+
+
+def adaptive_axes_of(x: Tensor, counts: Sequence[int]) -> list[Any] | None:
+    """Return the windows of the last axes for so many results; None for types and sizes that are left to torch."""
+    if not _is_pooled(x) or not all(isinstance(count, int) and count > 0 for count in counts):
+        return None
+    sizes = zip(x.shape[-len(counts) :], counts)
+    return [AdaptiveAxis(n, count) if n % count else Axis(n, count, n // count, n // count, 0, True) for n, count in sizes]
+
+
+def _average(x: Tensor, axes: Sequence[Any], override: int | None) -> Tensor:
+    """Return the averages; x may lack the axis in front of the channels."""
+    if x.dim() < len(axes) + 2:
+        return _average(x.unsqueeze(0), axes, override).squeeze(0)
     if all(axis.is_tiled for axis in axes):
         return (_sum_of_tiles(x, axes) / (override or math.prod(axis.size for axis in axes))).to(x.dtype)
     divisor = _divisor(axes, override)
@@ -134,8 +199,9 @@ def _sum_of_tiles(x: Tensor, axes: Sequence[Axis]) -> Tensor:
     return channels_in_front(total) if is_last else total
 
 
-def _average_backward(grad: Tensor, x: Tensor, axes: Sequence[Axis], override: int | None) -> Tensor:
-    grad = grad if grad.dim() == 4 else grad.unsqueeze(0)
+def _average_backward(grad: Tensor, x: Tensor, axes: Sequence[Any], override: int | None) -> Tensor:
+    if x.dim() < len(axes) + 2:
+        return _average_backward(grad.unsqueeze(0), x.unsqueeze(0), axes, override).squeeze(0)
     grad = in_format_of(x, grad)
     if all(axis.is_tiled for axis in axes):
         share = (grad.to(wide_type(grad)) / (override or math.prod(axis.size for axis in axes))).to(grad.dtype)
@@ -163,26 +229,43 @@ def _spread(share: Tensor, axes: Sequence[Axis], is_last: bool) -> Tensor:
 
 
 def average(
-    x: Tensor, size: Any, step: Any = (), pad: Any = (0,), ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None
+    x: Tensor, size: Any, step: Any = (), pad: Any = (0,), ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+    *, rank: int = 2,
 ) -> Any:  # fmt: skip
-    """torch's avg_pool2d."""
-    axes = axes_of(x, size, step, [pad] if isinstance(pad, int) else pad, ceil_mode, count_include_pad)
-    if axes is None:
-        return NotImplemented
-    out = _average(x, axes, divisor_override)
-    return out if x.dim() == 4 else out.squeeze(0)
+    """torch's avg_pool2d, and its likes of other ranks."""
+    axes = axes_of(x, size, step, [pad] if isinstance(pad, int) else pad, ceil_mode, count_include_pad, rank)
+    return NotImplemented if axes is None else _average(_as_torch_has_it(x, rank), axes, divisor_override)
+
+
+def _as_torch_has_it(x: Tensor, rank: int) -> Tensor:
+    """torch keeps the memory format of images, and not that of volumes."""
+    return x if rank < 3 else x.contiguous()
 
 
 def average_backward(
-    grad: Tensor, x: Tensor, size: Any, step: Any, pad: Any, ceil_mode: bool, count_include_pad: bool, divisor_override: int | None
+    grad: Tensor, x: Tensor, size: Any, step: Any, pad: Any, ceil_mode: bool, count_include_pad: bool, divisor_override: int | None, *, rank: int = 2
 ) -> Any:  # fmt: skip
     """The gradient of `average`."""
-    axes = axes_of(x, size, step, pad, ceil_mode, count_include_pad)
-    if axes is None:
-        return NotImplemented
-    out = _average_backward(grad, x, axes, divisor_override)
-    return out if x.dim() == 4 else out.squeeze(0)
+    axes = axes_of(x, size, step, pad, ceil_mode, count_include_pad, rank)
+    return NotImplemented if axes is None else _average_backward(grad, _as_torch_has_it(x, rank), axes, divisor_override)
 
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {aten.avg_pool2d.default: average, aten.avg_pool2d_backward.default: average_backward}
+def adaptive_average(x: Tensor, counts: Any) -> Any:
+    """torch's adaptive_avg_pool2d and adaptive_avg_pool3d, and its likes with fewer results."""
+    axes = adaptive_axes_of(x, counts)
+    return NotImplemented if axes is None else _average(_as_torch_has_it(x, len(counts)), axes, None)
+
+
+def adaptive_average_backward(grad: Tensor, x: Tensor, *, rank: int = 2) -> Any:
+    """The gradient of `adaptive_average`."""
+    axes = adaptive_axes_of(x, grad.shape[-rank:])
+    return NotImplemented if axes is None else _average_backward(grad, _as_torch_has_it(x, rank), axes, None)
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten.avg_pool2d.default: average, aten.avg_pool2d_backward.default: average_backward,
+    aten.avg_pool3d.default: functools.partial(average, rank=3), aten.avg_pool3d_backward.default: functools.partial(average_backward, rank=3),
+    aten._adaptive_avg_pool2d.default: adaptive_average, aten._adaptive_avg_pool2d_backward.default: adaptive_average_backward,
+    aten._adaptive_avg_pool3d.default: adaptive_average, aten._adaptive_avg_pool3d_backward.default: functools.partial(adaptive_average_backward, rank=3),
+}  # fmt: skip
 """For AOTAutograd."""
