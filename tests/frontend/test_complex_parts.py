@@ -125,3 +125,13 @@ def test_sizes_that_change_share_a_graph() -> None:
         x, turns = torch.randn(2, length, 3, 8), torch.polar(torch.ones(length, 4), torch.randn(length, 4))
         torch.testing.assert_close(made(x, turns), rotated(x.double(), turns.to(torch.complex128)).float(), rtol=1e-5, atol=1e-5)
     assert len(GRAPHS) == 1
+
+
+def test_open_sizes_and_numbers_as_parts_stay_with_torch() -> None:
+    def f(x: Tensor) -> Tensor:
+        return torch.view_as_real(x.to(torch.complex64) * (1 + 2j) + 1)
+
+    made = torch.compile(f, backend=backend, options={"emulate": True, "strict": True, "debug": True}, dynamic=True)
+    for length in (5, 9):
+        x = torch.randn(length, 3)
+        torch.testing.assert_close(made(x), f(x))

@@ -218,3 +218,15 @@ def test_the_gradient_of_a_pixel_shuffle_is_written_once() -> None:
     torch.testing.assert_close(got, torch.autograd.grad(F.relu(F.pixel_shuffle(x, 2)), x, slope)[0])
     assert [len(list(call.kernels())) for graph in GRAPHS for call in graph.calls] == [1, 1]
     assert not any(graph.torch_ops for graph in GRAPHS)
+
+
+def test_memory_that_nothing_writes_is_not_asked_for() -> None:
+    """The reciprocal in the gradient of `addcdiv` is a tensor of ones, like empty memory."""
+    torch._dynamo.reset()
+    x = torch.randn(6, 5, requires_grad=True)
+    out = torch.compile(lambda x: torch.addcdiv(x, x, x * x + 1), backend=backend, options={"emulate": True, "strict": True})(x)
+    out.sum().backward()
+    y = x.detach().double().requires_grad_()
+    torch.addcdiv(y, y, y * y + 1).sum().backward()
+    torch.testing.assert_close(x.grad.double(), y.grad)
+    assert not any(graph.torch_ops for graph in GRAPHS)

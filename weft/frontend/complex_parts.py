@@ -102,7 +102,7 @@ class _Splitting:
         """Remove a node that nothing needs any more; let its parts be it where something does."""
         if not node.users:
             self.graph.erase_node(node)
-        elif node.target not in VIEWS and (order := _memory_order(_value(node))) is not None:
+        elif node.target not in VIEWS and node.all_input_nodes and (order := _memory_order(_value(node))) is not None:
             self.at = node
             parts = [self.permuted(self.tensor(part), order) for part in self.parts[node]]
             whole = self(aten.view_as_complex.default, self.side_by_side(parts))
@@ -138,18 +138,25 @@ class _Splitting:
         return REAL[own.dtype] if own.dtype in REAL else REAL[_value(self.at.args[0]).dtype]
 
     def tensor(self, part: Part, like: Node | None = None) -> Node:
-        """Return a part of a complex node (like: the present one) as a tensor of its shape."""
+        """Return a part of a complex node (like: the present one) as a tensor of its shape. Errors: NoRule for numbers, and shapes, of open sizes."""
         value = _value(like or self.at)
-        if not isinstance(part, Node):
-            return self(aten.full.default, list(value.shape), float(part), dtype=REAL[value.dtype], device=value.device)
-        return part if equal_sizes(_value(part).shape, value.shape) else self(aten.expand.default, part, list(value.shape))
+        if isinstance(part, Node) and equal_sizes(_value(part).shape, value.shape):
+            return part
+        if not all(isinstance(n, int) for n in value.shape):
+            raise NoRule
+        if isinstance(part, Node):
+            return self(aten.expand.default, part, list(value.shape))
+        return self(aten.full.default, list(value.shape), float(part), dtype=REAL[value.dtype], device=value.device)
 
     def scalar(self, part: Part) -> Node:
         """Return a part as a tensor: a number as one without axes."""
         return part if isinstance(part, Node) else self(aten.full.default, [], float(part), dtype=self.dtype, device=_value(self.at).device)
 
     def shaped(self, parts: Parts) -> Parts:
-        real, imaginary = (part if not isinstance(part, Node) else self.tensor(part) for part in parts)
+        """Return the parts of the present node in its shape; numbers stay, so that products with them are simpler. Errors: NoRule."""
+        if not all(isinstance(part, Node) or isinstance(n, int) for part in parts for n in _value(self.at).shape):
+            raise NoRule
+        real, imaginary = (self.tensor(part) if isinstance(part, Node) else part for part in parts)
         return real, imaginary
 
     def of(self, value: Any) -> Parts:

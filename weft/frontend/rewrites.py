@@ -332,6 +332,16 @@ def _drop_second_copy(graph: Graph, node: Node) -> None:
         _replace(graph, node, x)
 
 
+def _full_of_nothing(graph: Graph, node: Node) -> None:
+    """A tensor of one value in the shape of memory that nothing has written: the value alone, so that this memory is not asked for."""
+    source: Node = node.args[0]  # type: ignore[assignment]
+    value = node.meta["val"]
+    is_empty = source.target in (aten.empty_permuted.default, aten.empty.memory_format, aten.empty_like.default)
+    if is_empty and value.is_contiguous() and value.layout is torch.strided and all(isinstance(n, int) for n in value.shape):
+        number = node.args[1] if node.target is aten.full_like.default else 0 if node.target is aten.zeros_like.default else 1
+        _replace(graph, node, emit(graph, node, aten.full.default, list(value.shape), number, dtype=value.dtype, device=value.device))
+
+
 def _index_key(indices: Any) -> Any:
     return tuple(indices)
 
@@ -406,7 +416,8 @@ def _is_below(index: Any, size: Any) -> bool:
 _REWRITES: dict[Any, Callable[[Graph, Node], None]] = {
     aten.add.Tensor: _join_slices, aten.convolution.default: _split_bias, aten.convolution_backward.default: _split_gradient_of_bias,
     aten.as_strided.default: _as_view, aten.cat.default: _join_stacked, aten.embedding_dense_backward.default: _gradient_in_order,
-    aten.clone.default: _drop_second_copy,
+    aten.clone.default: _drop_second_copy, aten.full_like.default: _full_of_nothing, aten.zeros_like.default: _full_of_nothing,
+    aten.ones_like.default: _full_of_nothing,
 }  # fmt: skip
 
 __all__ = ["CONVOLUTIONS", "KEPT", "drop_unread", "emit", "equal_sizes", "fake_result", "simplify"]
