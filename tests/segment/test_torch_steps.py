@@ -195,6 +195,26 @@ def test_attention_with_mask_bias_and_shared_heads() -> None:
     torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-4)
 
 
+def test_attention_takes_numbers_in_the_places_of_bias_and_mask() -> None:
+    """As nvFuser did before it had them, and as Thunder passes them: with other numbers by name, and without a bias as well."""
+
+    def build(fd: FusionDefinition) -> None:
+        q, k, v = (given(fd, 4) for _ in range(3))
+        p, is_causal, scale = fd.define_scalar(0.0), fd.define_scalar(True), fd.define_scalar(0.3)
+        for args, kwargs in (((p, is_causal, scale), {}), ((0.0, True), {"scale": 0.3}), ((None, True, 0.3), {}), ((0.0,), {"is_causal": True, "scale": 0.3})):
+            fd.add_output(fd.ops.sdpfa_fwd(q, k, v, *args, **kwargs)[0])
+
+    q, k, v = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 8)
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3)
+    for out in check(define(build), q, k, v):
+        torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-4)
+    with FusionDefinition() as fd:
+        q, k, v = (given(fd, 4) for _ in range(3))
+        for args, kwargs in (((0.0,), {"dropout_p": 0.1}), ((0.0, True, 0.3, 1), {})):
+            with pytest.raises(TypeError, match="bias must be a TensorView"):
+                fd.ops.sdpfa_fwd(q, k, v, *args, **kwargs)
+
+
 def test_the_output_of_attention_lies_like_the_query() -> None:
     def build(fd: FusionDefinition) -> None:
         q = fd.define_tensor(shape=[-1] * 4, contiguity=True, stride_order=[3, 1, 2, 0])

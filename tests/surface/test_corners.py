@@ -74,6 +74,10 @@ case("where keeps halves", lambda fd, o, c, a, b: [o.where(c, a, b)], [torch.ten
 case("an integer beside a number with a fraction", lambda fd, o, x: [o.gt(x, 1.5)], [ints(1, 2)], torch.tensor([False, True]))
 case("maxima keep what is no number", lambda fd, o, x: [o.max(x, [0]), o.maximum(x, 0.0), o.relu(x)], [torch.tensor([1.0, NAN])], torch.tensor(NAN), torch.tensor([1.0, NAN]), torch.tensor([1.0, NAN]))
 case("an output added twice", lambda fd, o, x: [y := o.neg(x), y], [X], -X, -X)
+for at in (0, -1):
+    case(f"reductions of a scalar over axis {at}", lambda fd, o, x, at=at: [o.sum(s := o.select(x, fd.define_scalar(3), 0), at), o.max(s, [at]), o.min(s, [at], True), o.prod(s, [at])], [X[0]], *[X[0, 3]] * 4)
+    case(f"moments of a scalar over axis {at}", lambda fd, o, x, at=at: [o.var(s := o.sum(x, [0]), [at]), *o.var_mean(s, [at], 0, True), *o.welford(s, [at])], [X[0]], *map(torch.tensor, (NAN, 0.0, 6.0, 6.0, 0.0, 1)))
+case("the number of true scalars", lambda fd, o, x: [o.sum(s := o.gt(o.sum(x, [0]), 1.0), [0]), o.sum(s, [0], False, D.Float)], [X[0]], torch.tensor(1), torch.tensor(1.0))
 N = torch.arange(-12, 12, dtype=torch.int32).reshape(8, 3)
 case("minima of three negated integers", lambda fd, o, x: [o.min(o.neg(o.add(x, x)), [1]), o.max(o.neg(x), [1]), o.neg(x)], [N], (-2 * N).amin(1), (-N).amax(1), -N)
 case("the smallest integer is its own negative", lambda fd, o, x: [o.neg(x)], [ints(-(2**31), 2**31 - 1, dtype=torch.int32)], ints(-(2**31), 1 - 2**31, dtype=torch.int32))

@@ -45,7 +45,7 @@ def reduce(fusion: Fusion, kind: str, tensor: TensorView, dims: Sequence[int] | 
     if dtype is not None and kind in ("max", "min"):
         raise DtypeNotTaken(op=kind, dtype=dtype)
     axes = logical_axes(tensor)
-    reduced = normalize_dims(dims, len(axes), kind, tensor, may_repeat=True) if dims else list(range(len(axes)))
+    reduced = _reduced_dims(dims, kind, tensor)
     fold_in = reduction_dtype(kind, tensor.dtype()) if dtype is None else DataType.Float if dtype.is_reduced_float else dtype
     out = written = _tensor(cast(fusion, tensor, fold_in))
     broadcasts = [d for d in reduced if axes[d].is_broadcast()]
@@ -63,6 +63,17 @@ def reduce(fusion: Fusion, kind: str, tensor: TensorView, dims: Sequence[int] | 
     if dtype is not None:
         out = _tensor(cast(fusion, out, dtype))
     return keep_dims(fusion, out, reduced, len(axes)) if keepdim else out
+
+
+def _reduced_dims(dims: Sequence[int] | None, op: str, tensor: TensorView) -> list[int]:
+    """Return the axes to reduce, counted from the front: all for None or an empty list. A tensor without axes may be reduced over axis 0 or -1, as in torch.
+
+    Errors: WrongDim.
+    """
+    if not dims:
+        return list(range(tensor.ndim))
+    found = normalize_dims(dims, max(1, tensor.ndim), op, tensor, may_repeat=True)
+    return found if tensor.ndim else []
 
 
 def monoid_of(kind: str) -> Monoid:
@@ -144,7 +155,7 @@ def welford(fusion: Fusion, tensor: TensorView, dims: Sequence[int], has_count: 
     if not dtype.is_float:
         raise WrongDtype(op="welford", allowed="floats", dtype=dtype)
     axes = logical_axes(tensor)
-    reduced = normalize_dims(dims, len(axes), "welford", tensor, may_repeat=True) if dims else list(range(len(axes)))
+    reduced = _reduced_dims(dims, "welford", tensor)
     x = source = _tensor(cast(fusion, tensor, DataType.Float if dtype.is_reduced_float else dtype))
     broadcasts = [d for d in reduced if axes[d].is_broadcast()]
     if broadcasts:
@@ -172,7 +183,7 @@ def welford(fusion: Fusion, tensor: TensorView, dims: Sequence[int], has_count: 
 def var_mean(fusion: Fusion, tensor: TensorView, dims: Sequence[int], correction: int | float = 1, keepdim: bool = False) -> tuple[TensorView, TensorView]:
     """Return (variance, mean) over `dims` (all when empty): the sum of squared deviations over max(count - correction, 0), as torch."""
     rank = tensor.ndim
-    reduced = normalize_dims(dims, rank, "var_mean", tensor, may_repeat=True) if dims else list(range(rank))
+    reduced = _reduced_dims(dims, "var_mean", tensor)
     mean, squares, _ = welford(fusion, tensor, reduced)
     variance = _tensor(pointwise(fusion, "mul", squares, _reciprocal_count(fusion, tensor, reduced, correction)))
     if keepdim:

@@ -5,12 +5,13 @@ Owns the checks of their arguments' kinds. Read first: `TORCH_FUNCTIONS`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from ..dtypes import DataType
 from ..ir.fusion import Fusion
-from ..ir.values import TensorView
+from ..ir.values import Scalar, TensorView
 from . import arguments as given
 from . import attention, matmuls
 
@@ -55,6 +56,24 @@ def scaled_mm(
     return out, None, None
 
 
+def _or_numbers_by_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `function` be called with (query, key, value, dropout_p, is_causal, scale), too.
+
+    This was nvFuser's order before it had bias and mask, which are tensors; Thunder's executor passes numbers in these places.
+    """
+
+    @functools.wraps(function)
+    def in_either_order(fusion: Fusion, *args: Any, **kwargs: Any) -> Any:
+        tensors, numbers = args[:3], dict(zip(("dropout_p", "is_causal", "scale"), args[3:6]))
+        is_by_place = any(isinstance(given.number(value), (Scalar, bool, int, float)) for value in args[3:5])
+        if not is_by_place or len(args) > 6 or numbers.keys() & kwargs.keys():
+            return function(fusion, *args, **kwargs)
+        return function(fusion, *tensors, **numbers, **kwargs)
+
+    return in_either_order
+
+
+@_or_numbers_by_place
 def sdpfa_fwd(
     fusion: Fusion, query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, dropout_p: Any = None, is_causal: Any = None, scale: Any = None
 ) -> tuple[TensorView, ...]:  # fmt: skip
