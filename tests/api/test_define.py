@@ -237,11 +237,23 @@ def test_from_pytorch_is_symbolic_except_size_one_unless_static(fd):
 # ---------------------------------------------------------------- outputs
 def test_an_aliased_output_is_hidden_unless_added_plainly_too(fd):
     x = fd.define_tensor([-1], contiguity=True)
+    other = fd.define_tensor([-1], contiguity=True)
     y, z = fd.ops.relu(x), fd.ops.exp(x)
-    fd.add_output(y, x)
+    fd.add_output(y, other)
     fd.add_output(z, alias_input=x)
     fd.add_output(z)
-    assert fd.fusion.outputs() == [y, z] and fd.fusion.aliases == {y: x, z: x} and fd.fusion.hidden_outputs == {y}
+    assert fd.fusion.outputs() == [y, z] and fd.fusion.aliases == {y: other, z: x} and fd.fusion.hidden_outputs == {y}
+
+
+def test_of_two_values_for_one_input_the_second_is_written(fd):
+    x = fd.define_tensor([-1], contiguity=True)
+    y, z = fd.ops.relu(x), fd.ops.exp(x)
+    for value in (y, z):
+        fd.add_output(value, x)
+    assert fd.fusion.outputs() == [z] and fd.fusion.aliases == {z: x} and fd.fusion.hidden_outputs == {z}
+    fd.add_output(z)
+    fd.add_output(y, x)
+    assert fd.fusion.outputs() == [z, y] and fd.fusion.aliases == {y: x} and fd.fusion.hidden_outputs == {y}
 
 
 def test_alias_errors_name_both_sides(fd):

@@ -46,7 +46,8 @@ def thunder_on(device: str) -> tuple[Any, Any]:
     import thunder.executors.nvfuserex_impl as executor
 
     if device == "cpu":
-        executor.is_supported_tensor = lambda proxy, **named: executor.is_supported_dtype(proxy.dtype)
+        executor.is_supported_tensor = lambda proxy, **named: executor.is_supported_dtype(proxy.dtype, **named) and proxy.ndim <= 8
+        executor.is_supported_device = executor.is_supported_devicetype = lambda device: True
         executor.device_supports_fp8 = lambda *args, **named: False
         executor.nvFuserExecutor.has_cuda_input_or_output = lambda self, *args, **named: True
         executor._select_device = lambda *args, **named: None

@@ -427,3 +427,41 @@ def test_an_updated_input_is_returned_where_its_new_value_is_added_plainly(times
         a, b = torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])
         doubled, *totals = definition.execute([a, b])
         assert doubled.tolist() == [20, 40] and len(totals) == times and all(t is b for t in totals) and b.tolist() == [11, 22]
+
+
+@pytest.mark.parametrize("is_first_a_sum", [False, True])
+def test_of_two_values_for_one_input_the_second_is_written(is_first_a_sum: bool) -> None:
+    """Whichever kernel computes it; the first is returned, in memory of its own, where it was added plainly, and read where something else reads it."""
+    with FusionDefinition() as fd:
+        x, y = (fd.define_tensor([-1, -1], contiguity=True) for _ in range(2))
+        values = [fd.ops.add(x, fd.ops.sum(x, [0], True)), fd.ops.mul(x, y)]
+        first, second = values if is_first_a_sum else values[::-1]
+        fd.add_output(first)
+        fd.add_output(first, y)
+        fd.add_output(fd.ops.neg(first))
+        fd.add_output(second, y)
+    a, b = torch.randn(5, 7), torch.randn(5, 7)
+    added, times = a + a.sum(0), a * b
+    first, second = (added, times) if is_first_a_sum else (times, added)
+    out, negative = fd.execute([a, b])
+    assert_same([out, negative, b], [first, -first, second])
+
+
+def test_one_value_is_written_into_several_inputs() -> None:
+    with FusionDefinition() as fd:
+        x, y, z = (fd.define_tensor([-1], contiguity=True) for _ in range(3))
+        total = fd.ops.add(x, y)
+        for target in (y, z, y):
+            fd.add_output(total, target)
+    for definition in (fd, define_again(fd)):
+        a, b, c = torch.randn(5), torch.randn(5), torch.full((5,), 7.0)
+        wanted = a + b
+        assert definition.execute([a, b, c]) == []
+        assert_same([b, c], [wanted, wanted])
+
+
+def define_again(fd: FusionDefinition) -> FusionDefinition:
+    """The definition that the text of `fd` makes."""
+    scope: dict[str, Any] = {"FusionDefinition": FusionDefinition, "DataType": DataType}
+    exec(repr(fd), scope)  # noqa: S102  (the text of a definition of this test)
+    return define(scope["nvfuser_fusion"])

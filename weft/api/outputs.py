@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import UserError
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView, Val
+from ..ops import build
 from .overloads import IncompatibleArguments
 
 
@@ -52,9 +53,20 @@ def add_output(fusion: Fusion, output: Any, alias_input: Any = None) -> None:
         raise ForeignValue(role="output", value=output)
     if not isinstance(output, TensorView) and alias_input is None:
         raise ScalarOutput(output=output)
-    if alias_input is not None:
-        _check_alias(fusion, output, alias_input)
-    fusion.add_output(output, alias_input)
+    if alias_input is None:
+        fusion.add_output(output)
+    else:
+        _add_alias(fusion, output, alias_input)
+
+
+def _add_alias(fusion: Fusion, output: Val, alias: Val) -> None:
+    """Let `output` be written into the input `alias`, instead of what was to be written there before. What is written into another input too is copied."""
+    _check_alias(fusion, output, alias)
+    for earlier in [value for value, target in fusion.aliases.items() if target is alias and value is not output]:
+        fusion.forget_alias(earlier)
+    if fusion.aliases.get(output, alias) is not alias:
+        output = build.copy(fusion, output)
+    fusion.add_output(output, alias)
 
 
 def _check_alias(fusion: Fusion, output: Val, alias: Val) -> None:

@@ -177,6 +177,14 @@ class Fusion(Owner):
         self.reuses -= forgotten
         self.aliases = {output: alias for output, alias in self.aliases.items() if output not in forgotten}
 
+    def forget_alias(self, output: Val) -> None:
+        """Let `output` have its own memory, or be no output if it was only written into an input."""
+        self._changes += 1
+        del self.aliases[output]
+        if output in self.hidden_outputs:
+            self.hidden_outputs.remove(output)
+            self._outputs = [value for value in self._outputs if value is not output]
+
     def hold(self, tensor: TensorView, dtype: DataType) -> None:
         """Note that the user holds a tensor in a narrower type than it is computed in: between kernels it is stored in that."""
         self._changes += 1
