@@ -30,7 +30,7 @@ from weft.runtime import collector
 from weft.runtime.runtimes import SharedDefinition
 from weft.segment.partition import kernel_step
 
-ROWS, COLUMNS = 256, 1024
+ROWS, COLUMNS, PART_ELEMS = 256, 1024, 512
 STAGES = ("definition", "key", "template", "analysis", "choice", "schedule", "lowering", "text")
 
 
@@ -109,6 +109,13 @@ def sums(fd: FusionDefinition, count: int) -> None:
         fd.add_output(fd.ops.sum(fd.ops.mul(x, float(n + 2)), dims=[1]))
 
 
+def parts(fd: FusionDefinition, count: int) -> None:
+    """`count` parts of rows next to each other, each with numbers of its own."""
+    x = fd.define_tensor(shape=[ROWS, PART_ELEMS * count], dtype=DataType.Float)
+    slices = [fd.ops.slice(x, [0, n * PART_ELEMS], [ROWS, (n + 1) * PART_ELEMS]) for n in range(count)]
+    fd.add_output(fd.ops.cat([fd.ops.sin(fd.ops.exp(fd.ops.mul(part, float(n + 2)))) for n, part in enumerate(slices)], 1))
+
+
 DEFINITIONS: dict[str, tuple[Callable[[FusionDefinition, int], None], tuple[int, ...]]] = {
     "chain": (chain, (100, 400, 1000, 2000, 3000)),
     "skips": (skips, (400, 1000, 2000, 3000)),
@@ -118,6 +125,7 @@ DEFINITIONS: dict[str, tuple[Callable[[FusionDefinition, int], None], tuple[int,
     "fan": (fan, (75, 150, 300)),
     "norms": (norms, (1, 25, 50, 100)),
     "sums": (sums, (25, 50, 100)),
+    "parts": (parts, (12, 25, 50, 100)),
 }
 
 

@@ -18,13 +18,15 @@ from weft import FusionDefinition
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 from compile_time import DEFINITIONS, scalars, stages  # noqa: E402
 
-SIZES = {"chain": 20, "skips": 20, "scalars": 24, "inputs": 12, "outputs": 12, "fan": 12, "norms": 5, "sums": 16}
+SIZES = {"chain": 20, "skips": 20, "scalars": 24, "inputs": 12, "outputs": 12, "fan": 12, "norms": 5, "sums": 16, "parts": 16}
 MOST_GROWTH = 2.3
 """For twice the size, of all lines: 2 is linear."""
 MOST_GROWTH_OF_A_FUNCTION, FEW_LINES = 2.8, 150
 """Logarithms and thresholds move a function above 2; one that looks at every pair is at 4. A function that runs few lines may do as it likes."""
 BOUNDED = {("persistent.py", "_project")}
 """Tells how often ops would be computed again, and gives up at 8 times: quadratic below that."""
+PER_PART = {("masks.py", "<genexpr>")}
+"""A part of a cat carries a bound for each part before it, a few lines of Python each."""
 INTERNED = {("expr.py", "__init__")}
 """Runs for expressions that are not alive already, which other tests decide. `_intern` runs for all of them and is looked at."""
 
@@ -44,7 +46,7 @@ def test_twice_the_ops_are_twice_the_work(kind: str) -> None:
     small, large = lines_run(kind, size), lines_run(kind, 2 * size)
     assert large.total() <= MOST_GROWTH * small.total()
     worse = {key: (small[key], lines) for key, lines in large.items() if lines > MOST_GROWTH_OF_A_FUNCTION * small[key] + FEW_LINES}
-    assert not {key: lines for key, lines in worse.items() if key[:2] not in BOUNDED | INTERNED}
+    assert not {key: lines for key, lines in worse.items() if key[:2] not in BOUNDED | PER_PART | INTERNED}
 
 
 @pytest.mark.parametrize("kind", ["chain", "scalars", "skips"])

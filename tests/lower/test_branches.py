@@ -11,6 +11,7 @@ from fusion_check import poisoned_outputs
 from lookup_cases import TYPES, places
 
 from weft import DataType, FusionDefinition
+from weft.lower import branches as branches_of_weft
 from weft.options import options
 
 F32 = DataType.Float
@@ -225,3 +226,28 @@ def test_a_cat_that_gains_nothing_has_no_branches() -> None:
     """Threads of a warp lie in different parts: both ways one after the other would cost more."""
     parts = [drawn(64, 8, dtype=torch.bfloat16, seed=n) for n in range(2)]
     run(lambda fd, x, y: fd.ops.cat([fd.ops.sin(wide(fd, x)), fd.ops.exp(wide(fd, y))], dim=1), parts, torch.cat([parts[0].double().sin(), parts[1].double().exp()], 1), False)
+
+
+def test_a_warp_is_asked_once_about_each_condition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filter with two poles, written out in Python: each value that it had is a part of one element, and no vector has only such elements."""
+    asked: list[Any] = []
+    answer = branches_of_weft.divided_warps
+    monkeypatch.setattr(branches_of_weft, "divided_warps", lambda test, block: asked.append(test) or answer(test, block))
+    x = drawn(3, 16)
+    wanted, last, before = [], torch.zeros(3, 1, dtype=torch.float64), torch.zeros(3, 1, dtype=torch.float64)
+    for n in range(16):
+        last, before = x.double()[:, n : n + 1] + last * 0.5 - before * 0.25, last
+        wanted.append(last)
+
+    def define(fd: FusionDefinition, x: Any) -> Any:
+        values: list[Any] = []
+        for n in range(16):
+            value = fd.ops.slice(x, [0, n], [3, n + 1])
+            for back, factor in ((1, 0.5), (2, -0.25)):
+                value = value + values[-back] * factor if len(values) >= back else value
+            values.append(value)
+        return fd.ops.cat(values, dim=1)
+
+    fd = run(define, [x], torch.cat(wanted, 1), None)
+    assert not any("if (false)" in r.program.text for r in fd.fec.kernel_runtimes)  # type: ignore[attr-defined]
+    assert len(asked) == len(set(asked))

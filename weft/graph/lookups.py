@@ -146,9 +146,15 @@ def _pays(fusion: Fusion, expr: LookupOp) -> bool:
         narrow = _only_narrowed(fusion, expr)
         stored = source.dtype() if narrow is None else narrow.tensor_outputs[0].dtype()
         return sum(t.dtype().bits for t in whole) <= 2 * stored.bits
-    live = set(map(id, fusion.tensor_exprs()))
-    is_shared = source in fusion.outputs() or any(id(use) in live and not isinstance(use, LookupOp) for use in source.uses())
-    return not is_shared or len(whole) <= MOST_SOURCES_OF_A_SHARED_TENSOR
+    return len(whole) <= MOST_SOURCES_OF_A_SHARED_TENSOR or not _is_shared(fusion, source)
+
+
+def _is_shared(fusion: Fusion, source: TensorView) -> bool:
+    """Tell whether anything but lookups needs a tensor. The order of all expressions, which each rewrite changes, is asked for only if that depends on it."""
+    if fusion.is_output(source):
+        return True
+    others = {id(use) for use in source.uses() if not isinstance(use, LookupOp)}
+    return bool(others) and not others.isdisjoint(map(id, fusion.tensor_exprs()))
 
 
 def _is_of_other_rows(expr: LookupOp, ends: set[TensorView]) -> bool:

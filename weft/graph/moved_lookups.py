@@ -43,8 +43,27 @@ class Window:
     is_masked: bool
 
 
-Made = dict[tuple[Sym, ...], dict[tuple[TensorView, Window], TensorView]]
-"""Values that were computed at looked-up positions, by the extents of the result's axes."""
+class Images:
+    """Values that were computed at looked-up positions, and of each value which tensor it is at which positions."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[TensorView, Window], TensorView] = {}
+        self._keys: dict[TensorView, list[tuple[TensorView, Window]]] = {}
+
+    def get(self, tensor: TensorView, window: Window) -> TensorView | None:
+        return self._found.get((tensor, window))
+
+    def put(self, tensor: TensorView, window: Window, value: TensorView) -> None:
+        self._found[tensor, window] = value
+        self._keys.setdefault(value, []).append((tensor, window))
+
+    def of(self, value: TensorView) -> list[tuple[TensorView, Window]]:
+        """Return what a value is the image of."""
+        return [key for key in self._keys.get(value, ()) if self._found[key] is value]
+
+
+Made = dict[tuple[Sym, ...], Images]
+"""Images by the extents of the result's axes."""
 
 
 def is_moved(expr: Expr | None) -> bool:
@@ -91,7 +110,7 @@ class LookupMover:
         self.fusion, self.expr, self.only_joins = fusion, expr, only_joins
         self.out: TensorView = expr.outputs[0]  # type: ignore[assignment]
         self.axes = logical_axes(self.out)
-        self.made = made.setdefault(tuple(a.logical_extent for a in self.axes), {})
+        self.made = made.setdefault(tuple(a.logical_extent for a in self.axes), Images())
 
     def run(self) -> None:
         """Compute the result at its own positions, instead of looking it up."""
@@ -121,14 +140,15 @@ class LookupMover:
         if any(mine.is_broadcast() is not theirs.is_broadcast() for mine, theirs in zip(self.axes, logical_axes(value))):
             self._where(self._everywhere([fusion.copy_axis(a) for a in self.axes]), value, value)
             return
-        keys = [k for k, v in self.made.items() if v is value]
+        keys = self.made.of(value)
         if not keys or any(key[0] is value for key in keys) or value.uses() or value.is_fusion_output or definition is None:
             fusion.register(LoadStoreOp([value], [self.out]))
             return
         fusion.remove(definition)
         definition.outputs = [self.out]
         fusion.register(definition)
-        self.made.update((key, self.out) for key in keys)
+        for key in keys:
+            self.made.put(*key, self.out)
 
     def _where(self, condition: TensorView, value: TensorView, other: TensorView | Scalar) -> None:
         """Make the result a selection with the result's axes, whichever of the operands depend on them."""
@@ -145,9 +165,10 @@ class LookupMover:
     # -- the value at the result's positions
     def image(self, tensor: TensorView, window: Window) -> TensorView:
         """Return the values of `tensor` at `window`, with the rank of the result, and broadcast axes where they do not vary."""
-        found = self.made.get((tensor, window))
+        found = self.made.get(tensor, window)
         if found is None:
-            found = self.made[tensor, window] = tensor if self._is_identity(tensor, window) else self._computed(tensor, window)
+            found = tensor if self._is_identity(tensor, window) else self._computed(tensor, window)
+            self.made.put(tensor, window, found)
         return found
 
     def _is_identity(self, tensor: TensorView, window: Window) -> bool:
@@ -418,7 +439,7 @@ class LookupMover:
         self.fusion.replace_input(lookup, lookup.inputs[-1], constant(self.fusion, value, tensor.dtype()))
         for op in reversed(chain):
             image = self._copy_of(op, [image], op.outputs[0])  # type: ignore[arg-type]
-            self.made[op.outputs[0], window] = image  # type: ignore[index]
+            self.made.put(op.tensor_outputs[0], window, image)
         return image
 
 

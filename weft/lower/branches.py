@@ -68,6 +68,7 @@ class _Tree:
 class _Brancher:
     kernel: Kernel
     users: dict[Buffer, list[Statement]] = field(default_factory=dict)  # what reads or writes it
+    agreed: dict[Sym, bool] = field(default_factory=dict)  # answers of `agrees`
 
     def __post_init__(self) -> None:
         for s in walk(self.kernel.body):
@@ -143,27 +144,39 @@ class _Brancher:
 
     def split(self, leaf: _Leaf, branches: int) -> _Tree | _Leaf:
         """Return a leaf as branches by the selection that decides about the most ops, if warps mostly agree on one."""
+        leaf = self.settled(leaf)
         loop = leaf.statements[-1]
         assert isinstance(loop, Loop)
-        for choice in reversed(self.tests_of([loop])):  # the last one is the outermost
-            some, every = (_known(part, leaf.known) for part in choice.taken)
-            if some is TRUE and every is TRUE or some is FALSE:
-                side = _decided(leaf, choice.taken, some is not FALSE, ())
-                return self.split(side, branches)
-            if loop.index in variables(some) | variables(every) or not self.agrees(conjunction([some, every])) or branches >= MOST_BRANCHES:
+        for taken in reversed(list(dict.fromkeys(choice.taken for choice in self.tests_of([loop])))):  # the last one is the outermost
+            some, every = (_known(part, leaf.known) for part in taken)
+            every = conjunction([some, every])
+            if branches >= MOST_BRANCHES or loop.index in variables(every) or not (self.agrees(some) and self.agrees(every)):
                 continue
-            yes = self.split(_decided(leaf, choice.taken, True, conjuncts(every)), branches + 1)
-            if some is every:
-                no = _decided(leaf, choice.taken, False, _denied(some))
-                return _Tree(every, yes, self.split(no, branches + 1))
-            both = _Leaf(_copies(leaf.statements), (*leaf.known, *conjuncts(some)), leaf.sources)
-            return _Tree(every, yes, _Tree(some, both, self.split(_decided(leaf, choice.taken, False, _denied(some)), branches + 2)))
+            more = branches + (1 if every in (some, FALSE) else 2)
+            no = self.split(_decided(leaf, {taken: False}, _denied(some)), more)
+            if every is not some:
+                no = _Tree(some, _Leaf(_copies(leaf.statements), (*leaf.known, *conjuncts(some)), leaf.sources), no)
+            if every is FALSE:  # no vector has only such lanes
+                return no
+            return _Tree(every, self.split(_decided(leaf, {taken: True}, conjuncts(every)), branches + 1), no)
         return leaf
+
+    def settled(self, leaf: _Leaf) -> _Leaf:
+        """Decide all selections whose condition follows from what is known, at once: each decision alone would copy all statements."""
+        answers: dict[tuple[Sym, ...], bool] = {}
+        for taken in dict.fromkeys(choice.taken for choice in self.tests_of([leaf.statements[-1]])):
+            some, every = (_known(part, leaf.known) for part in taken)
+            if some is FALSE or some is TRUE and every is TRUE:
+                answers[taken] = some is TRUE
+        return _decided(leaf, answers, ()) if answers else leaf
 
     def agrees(self, test: Sym) -> bool:
         """Tell whether the threads of a warp mostly have the same answer; False if it depends on unknown sizes."""
-        divided = divided_warps(test, self.kernel.block)
-        return divided is not None and divided * MOST_MIXED <= 1
+        found = self.agreed.get(test)
+        if found is None:
+            divided = divided_warps(test, self.kernel.block)
+            found = self.agreed[test] = divided is not None and divided * MOST_MIXED <= 1
+        return found
 
 
 # ---------------------------------------------------------------- leaves
@@ -188,15 +201,14 @@ def _copies(statements: Iterable[Statement]) -> list[Statement]:
     return [copied(s, {}) for s in statements]
 
 
-def _decided(leaf: _Leaf, taken: tuple[Sym, ...], is_second: bool, known: tuple[Sym, ...]) -> _Leaf:
-    """Return a leaf in which selections by this condition are replaced by their second operand, or their third."""
+def _decided(leaf: _Leaf, answers: dict[tuple[Sym, ...], bool], known: tuple[Sym, ...]) -> _Leaf:
+    """Return a leaf in which selections by these conditions are replaced by their second operand, where the answer is true, or by their third."""
     statements = _copies(leaf.statements)
     for s in walk(statements):
-        if isinstance(s, Op) and s.taken == taken:
+        if isinstance(s, Op) and (is_second := answers.get(s.taken)) is not None:
             kept = s.operands[1 if is_second else 2]
-            s.operands, s.taken, s.mask = [FALSE if not is_second else TRUE, kept, kept], (), TRUE
-    out = _Leaf(statements, (*leaf.known, *known), list(leaf.sources))
-    return out
+            s.operands, s.taken, s.mask = [TRUE if is_second else FALSE, kept, kept], (), TRUE
+    return _Leaf(statements, (*leaf.known, *known), list(leaf.sources))
 
 
 def _drop_unread(leaf: _Leaf) -> None:

@@ -75,6 +75,7 @@ class LoopPlan:
         self.exprs = fusion.tensor_exprs()
         self._sets = UnionFind()
         self._covers: dict[IterDomain, frozenset[IterDomain]] = {}
+        self._covering: dict[tuple[IterDomain, IterDomain], set[TensorView]] = {}  # what `_promoters` finds of a loop, for all of its tensors
         self._made_by = {maps.exact(out): t for t in maps.transforms for out in t.outputs if not out.is_broadcast()}  # type: ignore[attr-defined, arg-type]
         self._axis_tensor: dict[IterDomain, TensorView] = {}
         self._share_loops()
@@ -207,7 +208,10 @@ class LoopPlan:
         Several members of a loop may cover all of it and have different loops inside (before and after a reduction over rows): direct readers of the tensor are
         preferred, then indirect ones; others only if its readers lack the axis, too.
         """
-        covering = {self._axis_tensor[m] for m in self._members[root] if self.coverage(m) == self.coverage(source)}
+        covering = self._covering.get((root, source))
+        if covering is None:
+            covers = self.coverage(source)
+            covering = self._covering[root, source] = {self._axis_tensor[m] for m in self._members[root] if self.coverage(m) == covers}
         readers, seen = [tensor], {tensor}
         while readers:
             readers = [t for t in dict.fromkeys(t for r in readers for use in r.uses() for t in use.outputs) if t not in seen]  # type: ignore[misc]
