@@ -1,4 +1,4 @@
-"""A row that is used along two axes of a matrix is read once for each, in one kernel."""
+"""A row, or positions, used along two axes of a matrix: each axis gets its own, so that one kernel computes what reads both."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from fusion_check import poisoned_outputs
 
 from weft import DataType, FusionDefinition
+from weft.graph import rows_of_two_axes
 from weft.graph.normalize import normalize
 from weft.ir.graph_ops import LookupOp
+from weft.ir.values import IotaOp
 from weft.options import options
 
 SIZES = [37, 1, 64, 0]
@@ -141,3 +143,98 @@ def test_copies_of_positions_and_of_rows() -> None:
     v = torch.randn(41)
     (out,) = run(fd, [v])
     assert torch.equal(out, (v[:, None] * v).tril())
+
+
+def test_rows_of_a_definition_with_another_conflict() -> None:
+    """x + x.t() needs two kernels. The pairs beside it are one, and a row that is added along both its axes is read by one of the two."""
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        x, v, w = fd.define_tensor([-1, -1], contiguity=True), fd.define_tensor([-1], contiguity=True), fd.define_tensor([-1], contiguity=True)
+        n = v.size(0)
+        fd.add_output(ops.sub(along(fd, v, n, 0), along(fd, v, n, 1)))
+        both = ops.add(x, ops.permute(x, [1, 0]))
+        fd.add_output(ops.add(ops.add(both, along(fd, w, x.size(0), 0)), along(fd, w, x.size(0), 1)))
+    x, v, w = torch.randn(21, 21), torch.randn(33), torch.randn(21)
+    pairs_of_v, symmetric = run(fd, [x, v, w], kernels=3)
+    assert torch.equal(pairs_of_v, v[:, None] - v)
+    torch.testing.assert_close(symmetric.double(), (x + x.t()).double() + w.double()[:, None] + w.double(), rtol=1e-5, atol=1e-5)
+
+
+def test_uses_beyond_the_most_copies_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_of_two_axes, "MOST_COPIES", 7)
+    with FusionDefinition() as fd:
+        v = fd.define_tensor([-1], contiguity=True)
+        total = along(fd, v, v.size(0), 0)
+        for _ in range(9):
+            total = fd.ops.sub(fd.ops.mul(total, along(fd, v, v.size(0), 1)), along(fd, v, v.size(0), 0))
+        fd.add_output(total)
+    v = torch.rand(13)
+    (out,) = fd.execute([v])
+    want = v.double()[:, None].expand(13, 13)
+    for _ in range(9):
+        want = want * v.double() - v.double()[:, None]
+    torch.testing.assert_close(out.double(), want, rtol=1e-4, atol=1e-4)
+
+
+def causal(fd: FusionDefinition, x: Any, n: int) -> Any:
+    """Elements at and below the diagonal."""
+    place = fd.ops.iota(n, dtype=DataType.Int32)
+    rows, columns = fd.ops.broadcast(place, [False, True]), fd.ops.broadcast(place, [True, False])
+    return fd.ops.where(fd.ops.le(columns, rows), x, 0.0)
+
+
+def distances(fd: FusionDefinition, x: Any, n: int) -> Any:
+    """What is computed from positions is shared, too, and one is used twice."""
+    place = fd.ops.add(fd.ops.cast(fd.ops.iota(n, dtype=DataType.Int32), DataType.Float), 0.5)
+    scaled = fd.ops.mul(place, place)
+    return fd.ops.add(fd.ops.mul(x, fd.ops.broadcast(scaled, [False, True])), fd.ops.sub(fd.ops.broadcast(scaled, [True, False]), place))
+
+
+def turned(fd: FusionDefinition, x: Any, n: int) -> Any:
+    """A lookup along each axis, by the same index."""
+    place = fd.ops.sub(n - 1, fd.ops.iota(n, dtype=DataType.Int))
+    return fd.ops.index_select(fd.ops.index_select(x, place, 0), place, 1)
+
+
+def _distances(x: torch.Tensor) -> torch.Tensor:
+    place = torch.arange(x.shape[0]).double() + 0.5
+    return x * place[:, None].square() + place.square() - place
+
+
+OF_POSITIONS: dict[Callable[..., Any], Callable[[torch.Tensor], torch.Tensor]] = {causal: torch.tril, distances: _distances, turned: lambda x: x.flip(0, 1)}
+
+
+@pytest.mark.parametrize("n", [1, 2, 17, 64, 133])
+@pytest.mark.parametrize("case", OF_POSITIONS, ids=lambda case: case.__name__)
+@pytest.mark.parametrize("is_summed", [False, True])
+def test_positions_counted_once_are_counted_for_each_axis(case: Callable[..., Any], n: int, is_summed: bool) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([n, n], contiguity=True)
+        out = case(fd, x, n)
+        fd.add_output(fd.ops.sum(out, [1]) if is_summed else out)
+    x = torch.randn(n, n)
+    with poisoned_outputs(), options(check="races"):
+        (got,) = fd.execute([x])
+    want = OF_POSITIONS[case](x.double())
+    want = want.sum(1) if is_summed else want
+    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
+    assert len(fd.fec.kernel_runtimes) == 1
+
+
+def test_positions_that_are_an_output_stay() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([6, 6], contiguity=True)
+        place = fd.ops.iota(6, dtype=DataType.Int32)
+        fd.add_output(place)
+        fd.add_output(fd.ops.where(fd.ops.le(fd.ops.broadcast(place, [True, False]), fd.ops.broadcast(place, [False, True])), x, 0.0))
+    x = torch.randn(6, 6)
+    places, got = fd.execute([x])
+    assert torch.equal(places, torch.arange(6, dtype=torch.int32)) and torch.equal(got, x.tril())
+
+
+def test_positions_along_one_axis_are_counted_once() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([5, 8], contiguity=True)
+        place = fd.ops.iota(8, dtype=DataType.Int32)
+        fd.add_output(fd.ops.where(fd.ops.le(place, 3), x, fd.ops.cast(place, DataType.Float)))
+    assert sum(isinstance(e, IotaOp) for e in normalize(fd.fusion).tensor_exprs()) == 1

@@ -37,7 +37,6 @@ from .rolls import find_rolls, place_rolls
 from .rows_of_two_axes import separate_rows
 from .scatters import scatter_in_kernels
 from .selections import select_by_position
-from .shared_positions import separate_positions
 from .sliced_sums import slice_shared_sums
 from .squeezes import fold_squeezes
 
@@ -56,7 +55,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     decided; a tensor with factored axes has `TensorDomain.user`; reshapes remain only if their sizes do not factor; no CatOp remains; doubles of which a cast
     keeps nothing are floats; lookups read tensors in memory, where that is profitable; topks of a few values are reductions, sums that pick one element are
     lookups; scatters are writes into a copy; sums that differ only in factors of their results are one sum, as are sums whose results are added; sums of
-    slices are slices of a sum that is there; a reduction of a reduction is one; positions are counted once for each axis that they are used along; rotations
+    slices are slices of a sum that is there; a reduction of a reduction is one; rows and positions are read and counted once for each axis that they are used along; rotations
     are of inputs, where possible, or else of what a kernel writes.
     Errors: those of `concretize`.
     """
@@ -94,7 +93,6 @@ def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
     multiply_behind_bags(fusion)
     move_lookups_up(fusion)
     place_rolls(fusion)
-    separate_positions(fusion)
     separate_rows(fusion)
 
 

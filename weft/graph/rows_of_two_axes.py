@@ -1,4 +1,5 @@
-"""Values that are used along two axes of a tensor, as in v[:, None] - v, or the same labels for the rows and the columns of a matrix of similarities.
+"""Values that are used along two axes of a tensor: v[:, None] - v, the same labels for the rows and the columns of a matrix of similarities, or a causal mask
+arange(n)[:, None] < arange(n), whose positions a framework that removes equal nodes counts once.
 
 A kernel runs one loop for an axis and all that is computed from it, so two axes of a tensor to which one row is added would have the same loop. Read and
 computed once for each, the row has a loop of its own each time. Read first: `separate_rows`.
@@ -6,28 +7,30 @@ computed once for each, the row has a loop of its own each time. Read first: `se
 
 from __future__ import annotations
 
-from ..analysis.loop_axes import loop_axes
+from typing import Optional
+
+from ..analysis.loop_axes import LoopAxes, loop_axes
 from ..analysis.plain_copies import is_plain_copy
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import Along, LookupOp
-from ..ir.values import BroadcastOp, ExpandOp, FullOp, IotaOp, PointwiseOp, SqueezeOp, TensorView
+from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, PointwiseOp, SqueezeOp, TensorView
 from ..ops.build import compute_again, logical_axes
+from ..ops.lookups import leading_part
 
 STEPS = (IotaOp, FullOp, PointwiseOp, BroadcastOp, SqueezeOp, ExpandOp)
+_Along = tuple[Optional[int], ...]
+_Place = tuple[tuple[Optional[int], Optional[int]], ...]
 MOST_COPIES = 2000
-"""More are not made: the definition is cut into several kernels instead."""
+"""More are not made: the rest of the definition is cut into several kernels instead."""
 
 
 def separate_rows(fusion: Fusion) -> None:
-    """Compute what comes from rows once for each place where it is used, in place, if two axes of a tensor would have one loop, and then have not.
+    """Compute what comes from rows once for each place where it is used, in place, if two axes of a tensor would have one loop.
 
     A row is an input with one axis, or positions. Before: no axis is open. After: results keep their names; what is used in one place stays as it was; other
-    uses of an input read it as a lookup at its own positions, whose axes are no input's.
+    uses of an input read it as a lookup at its own positions, whose axes are no input's. Two uses are in one place if they have the same loops once every use
+    reads a copy.
     """
-    if loop_axes(fusion).conflict is None:
-        return
-    trial, _ = fusion.clone()
-    if _Copies(trial).make():
+    if loop_axes(fusion).conflict is not None:
         _Copies(fusion).make()
 
 
@@ -37,9 +40,9 @@ def axes_of_its_own(tensor: TensorView) -> int:
 
 
 def _from_rows(fusion: Fusion) -> set[TensorView]:
-    """Return the inputs with one axis, and what follows from these, from positions and from single values; outputs are not copied."""
-    outputs = set(fusion.tensor_outputs())
+    """Return the inputs with one axis, and what follows from these, from positions and from single values; of the outputs those with one axis."""
     rows = {t for t in fusion.inputs() if isinstance(t, TensorView) and axes_of_its_own(t) == 1 and not any(a.expanded_extent for a in logical_axes(t))}
+    outputs = {t for t in fusion.tensor_outputs() if axes_of_its_own(t) > 1}
     for expr in fusion.tensor_exprs():
         is_step = (isinstance(expr, STEPS) or is_plain_copy(expr)) and expr.tensor_outputs[0] not in outputs
         if is_step and all(t in rows or not axes_of_its_own(t) for t in expr.tensor_inputs):
@@ -48,63 +51,89 @@ def _from_rows(fusion: Fusion) -> set[TensorView]:
 
 
 class _Copies:
-    """Copies of what follows from rows. made: (original, copy), operands first."""
+    """Copies of what follows from rows. made: operands first."""
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion, self.rows = fusion, _from_rows(fusion)
-        self.made: list[tuple[TensorView, TensorView]] = []
+        self.made: list[_Copy] = []
 
-    def make(self) -> bool:
-        """Copy for each place; return whether no two axes of a tensor have one loop any more."""
+    def make(self) -> None:
+        """Copy for each use, then keep one copy for each place."""
         for expr in self.fusion.tensor_exprs():
             if expr.tensor_outputs[0] not in self.rows and axes_of_its_own(expr.tensor_outputs[0]) > 1:
                 for tensor in dict.fromkeys(t for t in expr.tensor_inputs if t in self.rows and axes_of_its_own(t)):
-                    if len(self.made) > MOST_COPIES:
-                        return False
-                    self.fusion.replace_input(expr, tensor, self._copied(tensor, {}))
-        if loop_axes(self.fusion).conflict is not None:
-            return False
+                    if len(self.made) <= MOST_COPIES:
+                        self._copy_for(expr, tensor)
         self._merge()
-        return loop_axes(self.fusion).conflict is None
 
-    def _copied(self, tensor: TensorView, known: dict[TensorView, TensorView]) -> TensorView:
-        """Return a copy, with axes of its own. known: copies with the same axes. An operand with fewer axes than the result has a copy for itself."""
+    def _copy_for(self, reader: Expr, tensor: TensorView) -> None:
+        first = len(self.made)
+        operand = self._copied(tensor, tuple(range(tensor.ndim)), {})
+        for copy in self.made[first:]:
+            copy.operand = operand
+        self.fusion.replace_input(reader, tensor, operand)
+
+    def _copied(self, tensor: TensorView, along: _Along, known: dict[tuple[TensorView, _Along], TensorView]) -> TensorView:
+        """Return a copy, with axes of its own, that runs along these axes of what a reader reads. known: the copies for this reader."""
         if tensor not in self.rows:
             return tensor
-        if tensor not in known:
-            expr, count = tensor.definition(), axes_of_its_own(tensor)
+        copy = known.get((tensor, along))
+        if copy is None:
+            expr = tensor.definition()
             if expr is None:
                 copy = self._read_again(tensor)
             else:
-                near = {v: known if axes_of_its_own(v) == count else {} for v in expr.tensor_inputs}
-                copy = compute_again(self.fusion, expr, [self._copied(v, near[v]) if isinstance(v, TensorView) else v for v in expr.inputs])
-            self.made.append((tensor, copy))
-            known[tensor] = copy
-        return known[tensor]
+                of_inputs = _along_of_inputs(expr, along)
+                copy = compute_again(self.fusion, expr, [self._copied(v, of_inputs, known) if isinstance(v, TensorView) else v for v in expr.inputs])
+            self.made.append(_Copy(tensor, copy, along))
+            known[tensor, along] = copy
+        return copy
 
     def _read_again(self, tensor: TensorView) -> TensorView:
-        axes = logical_axes(tensor)
-        copy = self.fusion.new_tensor([self.fusion.copy_axis(axis) for axis in axes], tensor.dtype())
-        positions = tuple(Along(d) for d in range(len(axes)))
-        self.fusion.register(LookupOp([tensor], [copy], op="slice", positions=positions, is_masked=False, reading=len(self.made)))
+        copy = leading_part(self.fusion, tensor, logical_axes(tensor))
+        copy.definition().attributes["reading"] = len(self.made)  # type: ignore[union-attr]
         return copy
 
     def _merge(self) -> None:
         """Keep one copy for each place, and the original where it has one place, as do its operands."""
         axes = loop_axes(self.fusion)
-        places = {copy: tuple(axes.of(a) for a in logical_axes(copy)) for _, copy in self.made}
-        of: dict[TensorView, set[tuple[int | None, ...]]] = {}
-        for tensor, copy in self.made:
-            of.setdefault(tensor, set()).add(places[copy])
-        kept: dict[tuple[TensorView, tuple[int | None, ...]], TensorView] = {}
+        places = [copy.place(axes) for copy in self.made]
+        of: dict[TensorView, set[_Place]] = {}
+        for copy, place in zip(self.made, places):
+            of.setdefault(copy.original, set()).add(place)
+        kept: dict[tuple[TensorView, _Place], TensorView] = {}
         stays: set[TensorView] = set()
-        for tensor, copy in self.made:
-            expr = tensor.definition()
-            if len(of[tensor]) == 1 and (expr is None or all(t in stays for t in expr.tensor_inputs if t in of)):
-                stays.add(tensor)
-            other = tensor if tensor in stays else kept.setdefault((tensor, places[copy]), copy)
-            if other is not copy:
-                self.fusion.replace_inputs(copy.uses(), copy, other)
+        for copy, place in zip(self.made, places):
+            original, expr = copy.original, copy.original.definition()
+            if len(of[original]) == 1 and (expr is None or all(t in stays for t in expr.tensor_inputs if t in of)):
+                stays.add(original)
+            other = original if original in stays else kept.setdefault((original, place), copy.tensor)
+            if other is not copy.tensor:
+                self.fusion.replace_inputs(copy.tensor.uses(), copy.tensor, other)
+
+
+class _Copy:
+    """A copy for one reader. operand: what the reader reads instead, this copy or what is computed from it. along: the axes of `operand` that it runs along."""
+
+    def __init__(self, original: TensorView, tensor: TensorView, along: _Along) -> None:
+        self.original, self.tensor, self.along = original, tensor, along
+        self.operand = tensor
+
+    def place(self, axes: LoopAxes) -> _Place:
+        """Return the loop of each axis. If two axes of the operand still have one loop, for another reason than this row, also which of them it is."""
+        loops = [axes.of(axis) for axis in logical_axes(self.operand)]
+        of_axes = [(axes.of(axis), at) for axis, at in zip(logical_axes(self.tensor), self.along)]
+        return tuple((loop, at if loops.count(loop) > 1 and loop is not None else None) for loop, at in of_axes)
+
+
+def _along_of_inputs(expr: Expr, along: _Along) -> _Along:
+    """Return the axes along which the operands of a step run. along: those of its result."""
+    places = iter(along)
+    if isinstance(expr, BroadcastOp):
+        return tuple(place for place, is_new in zip(along, expr.attributes["flags"]) if not is_new)
+    if isinstance(expr, SqueezeOp):
+        return tuple(None if is_dropped else next(places) for is_dropped in expr.attributes["flags"])
+    return along
 
 
 __all__ = ["separate_rows"]

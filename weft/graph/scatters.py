@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from ..dtypes import DataType
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import Along, LookupOp, ScatterOp, ScatterStoreOp, WrittenOp
+from ..ir.graph_ops import ScatterOp, ScatterStoreOp, WrittenOp
 from ..ir.values import Expr, LoadStoreOp, PointwiseOp, Scalar, TensorView
 from ..ops.build import cast, logical_axes, own_axis
 from ..ops.factories import full
+from ..ops.lookups import leading_part
 from ..ops.registry import torch
 from ..options import current
 from .questions import Questions
@@ -86,9 +87,7 @@ def _at_the_index(fusion: Fusion, source: object, index: TensorView, questions: 
     assert isinstance(source, TensorView)
     if all(questions.is_same(a.logical_extent, b.logical_extent) for a, b in zip(logical_axes(source), axes)):
         return source
-    part = fusion.new_tensor([fusion.copy_axis(a) for a in axes], source.dtype())
-    fusion.register(LookupOp([source], [part], op="slice", positions=tuple(Along(d) for d in range(len(axes))), is_masked=False))
-    return part
+    return leading_part(fusion, source, axes)
 
 
 def _keep_order(fusion: Fusion, out: TensorView, others: list[TensorView]) -> None:

@@ -31,7 +31,6 @@ class BadIndex(UserError):
     fix = "{remedy}"
 
 
-
 def add_lookup(
     fusion: Fusion, op: str, source: TensorView, axes: Sequence[IterDomain], positions: Sequence[Position], *, indices: Sequence[TensorView] = (),
     fill: Scalar | None = None,
@@ -45,6 +44,11 @@ def add_lookup(
     inputs = [source, *indices, *([] if fill is None else [fill])]
     fusion.register(LookupOp(inputs, [out], op=op, positions=tuple(positions), is_masked=fill is not None))
     return out
+
+
+def leading_part(fusion: Fusion, source: TensorView, axes: Sequence[IterDomain]) -> TensorView:
+    """Return what `source` has at the positions of a tensor with axes like `axes`: all of it, or the first elements along axes that are shorter there."""
+    return add_lookup(fusion, "slice", source, [fusion.copy_axis(axis) for axis in axes], [Along(d) for d in range(source.ndim)])
 
 
 def _index(fusion: Fusion, op: str, index: TensorView) -> TensorView:
