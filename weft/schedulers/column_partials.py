@@ -166,20 +166,17 @@ def parallel_columns(
             total.axis(-1).parallelize(ParallelType.group)
 
 
-def vectorize_columns(template: Template, results: list[int], params: InnerOuterParams, read: list[TensorView]) -> None:
-    """The same for partial results, and for the named results that are contiguous along the columns."""
-    template.vectorize(results, params.vector_elems if params.is_alone else params.column_vector_elems)
+def vectorize_partials(read: list[TensorView], params: InnerOuterParams) -> list[TensorView]:
+    """Store and load partial results in vectors; return the sums of a block, which are stored. read: the copies that are loaded."""
+    sums: list[TensorView] = []
     for copy in read:
-        summed = copy
-        if not params.is_alone:
-            stored = copy.definition().tensor_inputs[0]  # type: ignore[union-attr]
-            if params.vector_elems > 1:
-                stored.axis(-1).parallelize(ParallelType.vectorize)
-            if params.column_vector_elems > 1:
-                copy.axis(-1).parallelize(ParallelType.vectorize)
-            summed = stored.definition().tensor_inputs[0]  # type: ignore[union-attr]
-        if params.groups > 1:
-            summed.axis(-1).parallelize(ParallelType.group)  # otherwise every element needs a barrier or more
+        (stored,) = copy.definition().tensor_inputs  # type: ignore[union-attr]
+        if params.vector_elems > 1:
+            stored.axis(-1).parallelize(ParallelType.vectorize)
+        if params.column_vector_elems > 1:
+            copy.axis(-1).parallelize(ParallelType.vectorize)
+        sums += stored.definition().tensor_inputs  # type: ignore[union-attr]
+    return sums
 
 
 def lies_along_columns(output: TensorView, analysis: TwoSidedAnalysis) -> bool:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView
-from .column_partials import column_side, columns_in_memory, cut, parallel_columns, schedule_columns, slot_place, sum_in_block
+from .column_partials import column_side, columns_in_memory, cut, parallel_columns, schedule_columns, slot_place, sum_in_block, vectorize_partials
 from .inner_outer_params import InnerOuterParams
+from .template import Template
 from .two_sides import TwoSidedAnalysis
 
 
@@ -34,6 +36,17 @@ class ColumnResults:
     def schedule(self) -> None:
         """Transform and bind what is computed behind the loops over rows."""
 
+    def vectorize(self, template: Template, results: list[int]) -> None:
+        """Vectorize what is stored and loaded behind the loops over rows. results: names of the outputs that are contiguous along the columns."""
+        template.vectorize(results, self.params.vector_elems)
+        self._fold_groups_at_once(self.read)
+
+    def _fold_groups_at_once(self, sums: Sequence[TensorView]) -> None:
+        """Let the rows side by side in a block add up all elements of a vector together: each element alone would need a barrier or more."""
+        if self.params.groups > 1:
+            for tensor in sums:
+                tensor.axis(-1).parallelize(ParallelType.group)
+
     def limits(self) -> dict[TensorView, int]:
         """Return how many loops the readers of partial results share with these."""
         return {}
@@ -52,6 +65,10 @@ class SharedColumnResults(ColumnResults):
     def schedule(self) -> None:
         partials = [schedule_columns(total, self.params, self.of_columns) for total in self.totals]
         parallel_columns(list(self.totals), partials, self.read, self.places, self.of_columns, self.params)
+
+    def vectorize(self, template: Template, results: list[int]) -> None:
+        template.vectorize(results, self.params.column_vector_elems)
+        self._fold_groups_at_once(vectorize_partials(self.read, self.params))
 
     def limits(self) -> dict[TensorView, int]:
         return dict.fromkeys(self.read, 3 + (self.params.cluster_blocks > 1) + self.params.has_samples)

@@ -37,7 +37,7 @@ from ..schedule.rfactor import rfactor
 from ..schedule.staying_blocks import StayingBlocks
 from .async_rows import can_load, row_of
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
-from .column_partials import lies_along_columns, separate_columns, vectorize_columns
+from .column_partials import lies_along_columns, separate_columns
 from .column_results import ColumnResults, column_results
 from .inner_outer_candidates import Candidates
 from .inner_outer_heuristic import choose_inner_outer
@@ -166,7 +166,7 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
         tensor.domain().loop = loop
         bind_bulk_load(tensor, params)
     columns.schedule()
-    vectorize(template, analysis, params, columns.read, loaded, again)
+    vectorize(template, analysis, params, columns, loaded, again)
     inline(template, analysis, params, row_axes, columns, loaded)
     for tensor in loaded:
         circular_buffer(tensor, params.stages, params.stages - 1)
@@ -281,10 +281,8 @@ def bind_bulk_load(tensor: TensorView, params: InnerOuterParams) -> None:
 
 def bind_blocks(tensor: TensorView, params: InnerOuterParams) -> None:
     """Bind rows and samples to blocks."""
-    if not params.is_alone:
-        tensor.axis(1).parallelize(params.grid_of_rows)
-    if params.has_samples:
-        tensor.axis(3).parallelize(params.grid_of_samples)
+    for position, kind in params.loops_of_blocks.items():
+        tensor.axis(position).parallelize(kind)
 
 
 def bind_rows(tensor: TensorView, params: InnerOuterParams) -> None:
@@ -324,14 +322,14 @@ def schedule_rows(
 
 
 def vectorize(
-    template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams, read: list[TensorView], loaded: list[TensorView],
+    template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams, columns: ColumnResults, loaded: list[TensorView],
     again: list[TensorView],
 ) -> None:  # fmt: skip
-    """Vectorize loads and stores, and the partial results."""
+    """Vectorize loads and stores of rows, and what `columns` stores."""
     also = [*(loaded if params.loads == "cp_async" else ()), *again]
     in_vectors = names_in_vectors(analysis.limits, analysis.shape.inner_position, params)
     template.vectorize(in_vectors, params.vector_elems, also)
-    vectorize_columns(template, [t.name for t in analysis.column_outputs if lies_along_columns(t, analysis)], params, read)
+    columns.vectorize(template, [t.name for t in analysis.column_outputs if lies_along_columns(t, analysis)])
 
 
 def varies_along_row(tensor: TensorView, row_axes: int) -> bool:

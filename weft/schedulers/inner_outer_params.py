@@ -67,6 +67,12 @@ class InnerOuterParams:
         return self.grid_of_rows if self.is_alone else ParallelType.grid_z
 
     @property
+    def loops_of_blocks(self) -> dict[int, ParallelType]:
+        """The loops of rows that are bound to blocks: those over rows, if blocks share them, and those over samples."""
+        rows = {} if self.is_alone else {1: self.grid_of_rows}
+        return rows | ({3: self.grid_of_samples} if self.has_samples else {})
+
+    @property
     def is_tailed(self) -> bool:
         """False: rows with gaps between them are not implemented."""
         return False

@@ -133,7 +133,7 @@ def why_not_in_one_kernel(facts: PersistentFacts, arch: Arch) -> Decline | None:
     work = StreamedRows(facts, arch).work_of(params)
     moved = facts.total_elems * (facts.folded_passes * facts.input_bits + facts.output_bits) / 8
     others_ns = several_ns(work, moved, facts.folded_passes, arch)
-    return why_several(float(passing_ns(work, arch)), others_ns, f"{facts.iteration_elems} long rows")
+    return why_several(float(passing_ns(work, arch)), others_ns, f"share {facts.iteration_elems} long rows among all blocks")
 
 
 MOST_KEPT = BATCHES[-1] + 1

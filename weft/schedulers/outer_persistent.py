@@ -133,7 +133,7 @@ class OuterPersistent(Scheduler):
             return Decline(f"{blocks} blocks for {what}, which L2 does not keep: {facts.passes} kernels, one for each reduction, can use more")
         at_once = int(clusters_at_once(params.cluster_blocks, arch)) * params.cluster_blocks if params.cluster_blocks > 1 else arch.sm_count
         bytes_ns = moved / (arch.roof_bytes_per_s * 1e-9)
-        return why_several(bytes_ns * unevenness(blocks, at_once, arch), bytes_ns + (facts.passes - 1) * start_ns(arch), what)
+        return why_several(bytes_ns * unevenness(blocks, at_once, arch), bytes_ns + (facts.passes - 1) * start_ns(arch), f"share {what} among all blocks")
 
     def tile(self, analysis: PersistentAnalysis, facts: PersistentFacts, arch: Arch) -> tuple[OuterParams | None, list[TensorView]]:
         """Return the params of a tile, if there is one, and the outputs that it transposes, because several threads would otherwise write one byte of them."""

@@ -29,7 +29,7 @@ from ..schedule.propagate import parallelize_like, transform_like
 from ..schedule.staying_blocks import StayingBlocks
 from .arithmetic import ceil_div, next_power_of_two, round_up, tree_workspace_bytes, vector_elems
 from .base import ScheduleResult
-from .column_partials import columns_in_memory, separate_columns, vectorize_columns
+from .column_partials import columns_in_memory, separate_columns
 from .column_results import ColumnResults, shared_column_results
 from .cost.model import time_ns
 from .cost.passing import piece_cost
@@ -166,7 +166,7 @@ def apply_phased_columns(fusion: Fusion, analysis: ReductionAnalysis, params: In
         for t in analysis.outputs
         if not t.domain().rolled and analysis.axes.memory_order(t) == analysis.shape.runs[-1].classes and all(t.domain().contiguity)
     ]
-    vectorize_columns(template, results, params, columns.read)
+    columns.vectorize(template, results)
     inline_rows(template, params, columns)
     return ScheduleResult(params.static_block, params.max_registers, 1, Peel(phase=phase), staying=StayingBlocks(sums_offsets=True))
 

@@ -144,7 +144,8 @@ def why_results_meet_elsewhere(facts: ReductionFacts, arch: Arch) -> Decline | N
     if not facts.results_meet or facts.iteration_elems >= arch.sm_count * in_a_block:
         return None
     together, apart = (choose_with_trace(made, arch)[1].candidates[0].time_ns for made in (facts, replace(facts, results_meet=False)))
-    return why_several(together, apart + start_ns(arch), f"{facts.iteration_elems} long rows or columns, of which {facts.reductions} results meet")
+    why = f"share {facts.iteration_elems} long rows or columns, of which {facts.reductions} results meet, among all blocks"
+    return why_several(together, apart + start_ns(arch), why)
 
 
 def read_on_both_sides(template: Template) -> list[TensorView]:

@@ -36,12 +36,12 @@ def start_ns(arch: Arch) -> float:
     return arch.latencies.launch_ns + arch.latencies.dram_latency_ns
 
 
-def why_several(one_ns: float, others_ns: float, what: str) -> Decline | None:
-    """Return why one kernel is not taken: it is predicted to be slower than several, which take `others_ns`. what: the rows or columns. If times are as good as
-    equal, one kernel is taken."""
+def why_several(one_ns: float, others_ns: float, why: str) -> Decline | None:
+    """Return why one kernel is not taken: it is predicted to be slower than several, which take `others_ns`, because they do what `why` says. If times are as
+    good as equal, one kernel is taken."""
     if one_ns <= (1 + NEAR) * others_ns:
         return None
-    return Decline(f"one kernel is predicted to take {one_ns / 1000:.1f} us, and several, which share {what} among all blocks, {others_ns / 1000:.1f} us")
+    return Decline(f"one kernel is predicted to take {one_ns / 1000:.1f} us, and several, which {why}, {others_ns / 1000:.1f} us")
 
 
 def why_not_turned(analysis: RowAnalysis, facts: RowFacts, sizes: Sizes, arch: Arch) -> Decline | None:
@@ -62,6 +62,4 @@ def why_not_turned(analysis: RowAnalysis, facts: RowFacts, sizes: Sizes, arch: A
     bytes_ns, again_ns = (facts.total_elems * bits / 8 / (arch.roof_bytes_per_s * 1e-9) for bits in (facts.input_bits + facts.output_bits, facts.input_bits))
     one_ns = max(bytes_ns, stored_bytes / (arch.latencies.l2_bytes_per_s * 1e-9))
     others_ns = bytes_ns + again_ns + start_ns(arch)
-    if one_ns <= (1 + NEAR) * others_ns:
-        return None
-    return Decline(f"results are stored one by one, in another order of memory: predicted {one_ns / 1000:.1f} us, {others_ns / 1000:.1f} us for two kernels")
+    return why_several(one_ns, others_ns, "store no results one by one in another order of memory")
