@@ -224,6 +224,7 @@ _binary(
     blocks=("lookup",),
     flops=3,
     source="a position of an index; out of range it is 0, and an error in the emulator and under the setting `bounds`",
+    is_internal=True,
     gradient=flat,
 )
 
@@ -406,6 +407,7 @@ _binary(
 _binary(
     "cancelled", Rule.full_float, {"float": "weft::cancelled({0}, {1})"}, lambda a, b: torch.where((b != 0) & torch.isfinite(b), a, math.nan),
     lambda a, b: a if b and math.isfinite(b) else math.nan, blocks=_MATH, flops=3, source="a * b / b, without overflow",
+    is_internal=True,
 )  # fmt: skip
 
 # ---- complex numbers

@@ -37,8 +37,8 @@ def lookup(name: str) -> Callable[..., Any]:
 
 
 # ---------------------------------------------------------------- pointwise
-_INTERNAL = {"magnitude", "e8m0_inverse", "e4m3_inverse", "e2m1_scale", "narrow_inverse", "row_scale", "fma", "log_of_share", "cancelled", "checked_position"}
-_NOT_IN_FRONT_END = _INTERNAL | {"cast", "sign", "complex", "imag", "where", "lerp", "clamp", "threshold", "logaddexp", "hypot", "copysign"}
+_BY_HAND = {"cast", "sign", "complex", "imag", "where", "lerp", "clamp", "threshold", "logaddexp", "hypot", "copysign"}
+"""Their functions check more than the number of operands, or return torch's type."""
 
 
 def _unary(name: str) -> None:
@@ -58,7 +58,7 @@ def _binary(name: str) -> None:
 
 
 for _op in OPS.values():
-    if _op.name not in _NOT_IN_FRONT_END:
+    if not _op.is_internal and _op.name not in _BY_HAND:
         (_unary if _op.arity == 1 else _binary)(_op.name)
 
 

@@ -77,6 +77,7 @@ class OpDef:
     ulp: largest float32 error against `reference` in float64. source: where the formula comes from.
     gradient: (o, g, result, *operands) -> what flows to each operand (None: nothing), in ops of `o` (`weft.ops.calls.Calls`), where g flows to the result;
         None for an op that cannot be differentiated here, `flat` for one whose result does not change in the small.
+    is_internal: only weft itself makes such nodes; `fd.ops` has no function of this name for it.
     """
 
     name: str
@@ -96,6 +97,7 @@ class OpDef:
     ulp: int = 0
     source: str = ""
     gradient: Callable[..., Any] | None = None
+    is_internal: bool = False
 
     def cuda(self, args: Sequence[str], compute: DataType, out: DataType | None = None, *, is_narrow: bool = False) -> str:
         """Return one C++ expression over the texts `args`, which already have the type that the op computes in.

@@ -93,6 +93,7 @@ define(
         blocks=_MATH,
         ulp=1,
         source="a * b + c, rounded once",
+        is_internal=True,
     )
 )
 define(
@@ -107,5 +108,6 @@ define(
         flops=4,
         ulp=1,
         source="log(exp(t) / b)",
+        is_internal=True,
     )
 )

@@ -208,32 +208,34 @@ _predicate("isinf", lambda x: torch.isinf(x), math.isinf, False)
 _predicate("isnan", lambda x: torch.isnan(x), math.isnan, False)
 _unary(
     "magnitude", Rule.full_float, {"float": "weft::larger(0.f, weft::magnitude({0}))"}, lambda x: x.abs().nan_to_num(nan=0.0, posinf=math.inf), abs,
-    blocks=("blocks",), source="what counts for the largest of a block: NaN does not",
+    blocks=("blocks",), source="what counts for the largest of a block: NaN does not", is_internal=True,
 )  # fmt: skip
 _unary(
     "e8m0_inverse", Rule.keep, {"reduced": "weft::inverse_scale({0})"}, lambda x: 1.0 / x, lambda x: 1.0 / x, blocks=("narrow",),
-    source="the exponent's complement; computed in e8m0, its result is Float",
+    source="the exponent's complement; computed in e8m0, its result is Float", is_internal=True,
 )  # fmt: skip
 _LARGEST = 3.4028234663852886e38
 _unary(
     "e4m3_inverse", Rule.keep, {"reduced": "weft::inverse_scale({0})"}, lambda x: (1.0 / x).clamp(max=_LARGEST).nan_to_num(nan=_LARGEST),
     lambda x: min(1.0 / x, _LARGEST), blocks=("narrow",), flops=13, is_mufu=True,
-    source="a reciprocal without the branches of a division; computed in e4m3, its result is Float",
+    source="a reciprocal without the branches of a division; computed in e4m3, its result is Float", is_internal=True,
 )  # fmt: skip
 _unary(
     "e2m1_scale", Rule.full_float, {"float": "weft::e2m1_scale({0})"},
     lambda x: torch.where(x < 3000.0, x, 3000.0) / 6.0, lambda x: (x if x < 3000.0 else 3000.0) / 6.0,
     blocks=("narrow",), flops=10, is_mufu=True, source="of magnitudes: a division without its branches, where what is too large saturates next",
+    is_internal=True,
 )  # fmt: skip
 _unary(
     "narrow_inverse", Rule.full_float, {"float": "weft::narrow_inverse({0})"},
     lambda x: torch.where(x == 0, 1.0 / x, (1.0 / x).clamp(-_LARGEST, _LARGEST)), lambda x: max(-_LARGEST, min(1.0 / x, _LARGEST)),
     blocks=("math",), flops=6, is_mufu=True, ulp=1, source="a divisor of many elements that are seen in 16 bits; 0 times it is 0 but for a divisor of 0",
+    is_internal=True,
 )  # fmt: skip
 _unary(
     "row_scale", Rule.full_float, {"float": "weft::row_scale({0})"},
     lambda x: torch.where(x.abs() < 2.0**-100, 2.0**64, 1.0).to(x.dtype), lambda x: 2.0**64 if abs(x) < 2.0**-100 else 1.0,
-    blocks=("math",), flops=2, is_steep=True, source="a factor for a divisor, so that its reciprocal is a finite number",
+    blocks=("math",), flops=2, is_steep=True, source="a factor for a divisor, so that its reciprocal is a finite number", is_internal=True,
 )  # fmt: skip
 _predicate("isneginf", lambda x: torch.isneginf(x), lambda x: x == -math.inf, False, complex=False)
 _predicate("isposinf", lambda x: torch.isposinf(x), lambda x: x == math.inf, False, complex=False)
