@@ -18,7 +18,7 @@ from weft.ir.enums import LoadStoreOpType, MemoryType, ParallelType, SchedulerTy
 from weft.lower import passes, pipeline
 from weft.lower.branches import branch_selections
 from weft.lower.circular import run_pipelines
-from weft.lower.contracts import PassOutOfOrder, check_order, lowering_pass
+from weft.lower.contracts import PassOutOfOrder, UnknownProperty, check_order, lowering_pass
 from weft.lower.kernel_head import begin_kernel
 from weft.lower.kernel_ir import Access, Allocate, Block, Branch, If, Kernel, Let, Loop, Nest, Op, Reduce, Statement, walk
 from weft.lower.kernel_sync import InitBarrier, ReleaseStage, Sync, WaitCopies, WaitStage
@@ -216,3 +216,12 @@ def test_passes_in_another_order_are_refused() -> None:
     late = [p for p in pipeline.PIPELINE if p is not run_pipelines]
     with pytest.raises(PassOutOfOrder):
         check_order([*late[:5], passes.place_shared_memory, run_pipelines, *late[5:]])
+
+
+def test_a_misspelt_property_is_refused() -> None:
+    @lowering_pass(before=["unroled"])
+    def add_something(kernel: Kernel, state: object) -> Kernel:
+        return kernel
+
+    with pytest.raises(UnknownProperty, match="add_something must come before unroled, which no pass gives; given are .*unrolled"):
+        check_order([*pipeline.PIPELINE, add_something])

@@ -81,19 +81,19 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
 
 
 def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
-    """Apply the passes after which no axis changes any more."""
-    compute_in_single(fusion)
-    scatter_in_kernels(fusion, questions)
-    look_up_what_sums_pick(fusion)
+    """Apply the passes after which no axis changes any more, each with the reason for its place."""
+    compute_in_single(fusion)  # later passes compare the types of sums and of their terms
+    scatter_in_kernels(fusion, questions)  # a scatter can read what a sum picks, so both are made of other ops before lookups move
+    look_up_what_sums_pick(fusion)  # a sum that is a lookup is none of those that are merged
     if not fusion.shares_results:  # in a definition by hand they stay two, as in nvFuser, whose users count segments in profiles
-        fold_at_once(fusion)
-    share_factored_sums(fusion)
+        fold_at_once(fusion)  # sums are merged if they are over the same axes, so each has all of its axes first
+    share_factored_sums(fusion)  # leaves one sum where there were several, of which the next pass joins different ones
     join_sums(fusion)
-    slice_shared_sums(fusion)
-    multiply_behind_bags(fusion)
-    move_lookups_up(fusion)
-    place_rolls(fusion)
-    separate_rows(fusion)
+    slice_shared_sums(fusion)  # the sums are final, and the slices that it makes are lookups that move
+    multiply_behind_bags(fusion)  # bags read the inputs themselves, with nothing between for a lookup to move through
+    move_lookups_up(fusion)  # no later pass makes a lookup of a computed tensor
+    place_rolls(fusion)  # lookups stand where they stay, so what they leave between inputs and rotations is pointwise
+    separate_rows(fusion)  # copies what is computed from rows, after the last pass that changes it
 
 
 def _factor(fusion: Fusion, questions: Questions) -> None:

@@ -14,6 +14,12 @@ from ..errors import InternalError
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+class UnknownProperty(InternalError):
+    code = "W914"
+    what = "the pass {name} must come before {properties}, which no pass gives; given are {given}"
+    fix = "name a property that a pass gives"
+
+
 class PassOutOfOrder(InternalError):
     code = "W912"
     what = "the pass {name} needs {missing}, which no pass before it gives; given so far: {given}"
@@ -47,7 +53,11 @@ def contract_of(function: Callable[..., Any]) -> Contract:
 
 
 def check_order(passes: Iterable[Callable[..., Any]]) -> None:
-    """Check that each pass follows those that establish what it needs, and precedes those whose properties it would break. Errors: PassOutOfOrder."""
+    """Check that each pass follows those that establish what it needs, and precedes those whose properties it would break.
+
+    Errors: PassOutOfOrder; UnknownProperty, because a misspelt property in `before` would forbid nothing.
+    """
+    passes = tuple(passes)
     given: frozenset[str] = frozenset()
     for function in passes:
         contract = contract_of(function)
@@ -55,3 +65,7 @@ def check_order(passes: Iterable[Callable[..., Any]]) -> None:
         if missing:
             raise PassOutOfOrder(name=function.__name__, missing=", ".join(missing), given=", ".join(sorted(given)) or "nothing")
         given |= contract.gives
+    for function in passes:
+        unknown = contract_of(function).before - given
+        if unknown:
+            raise UnknownProperty(name=function.__name__, properties=", ".join(sorted(unknown)), given=", ".join(sorted(given)))
