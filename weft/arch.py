@@ -206,21 +206,6 @@ class Arch:
         return self.compute_capability >= (9, 0)
 
     @property
-    def bandwidth_per_flop(self) -> float:
-        """Bytes of DRAM traffic per float32 operation, from clocks and widths (nvFuser's formula)."""
-        bytes_per_s = 2 * self.bus_width_bits / 8 * self.memory_clock_khz * 1e3
-        flops = self.sm_count * self.fp32_lanes_per_sm * 2 * self.sm_clock_khz * 1e3
-        return bytes_per_s / flops
-
-    @property
-    def high_bandwidth_per_flop(self) -> bool:
-        """Memory is fast compared with arithmetic: A100 (0.10), H200 (0.07) and B200 (0.10), not H100 (0.05).
-
-        Source: nvFuser's threshold of 0.07; the H200 is just above it.
-        """
-        return self.bandwidth_per_flop > 0.07
-
-    @property
     def roof_bytes_per_s(self) -> float:
         """The best rate of a memory-bound kernel: that of a copy, measured or estimated.
 

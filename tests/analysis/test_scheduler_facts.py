@@ -71,7 +71,12 @@ def test_channels_last_makes_batch_statistics_an_outer_reduction():
 def test_pointwise_facts():
     facts = analyze_pointwise(ex.bias_gelu()).facts(ex.sizes(m=3, n=64), {})
     assert (facts.extents_elems, facts.vector_limit_elems, facts.full_inputs, facts.vectorizable_inputs) == ((3, 64), (8, 8), 1, 2)
-    assert facts.broadcast[1].right_only_bits == 16
+
+
+def test_what_moves_while_the_inner_loops_run_once():
+    """A bias of columns is read again for each row; a scale of rows is not, so that only the loop over rows counts it."""
+    assert analyze_pointwise(ex.bias_gelu()).facts(ex.sizes(m=3, n=64), {}).right_bits == (16 + 16 + 16, 16 + 16 + 16)
+    assert analyze_pointwise(ex.scale_rows()).facts(ex.sizes(m=3, n=64), {}).right_bits == (16 + 16 + 32, 16 + 16)
 
 
 def test_scalars_of_zero_dimensions_have_facts():

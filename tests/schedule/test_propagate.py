@@ -12,7 +12,7 @@ from weft.schedule.inline import inline_at
 from weft.schedule.primitives import merge, reorder, rfactor, split
 from weft.schedule.propagate import bounded_transform_backward, parallelize_like, replay, transform_like
 
-from schedule_scenarios import BF16, F32, add_sum, check_schedule, computed, fold, loops, message, op, reductions, softmax, spread, tensor
+from schedule_scenarios import F32, add_sum, check_schedule, computed, fold, loops, message, op, reductions, softmax, spread, tensor
 
 
 def flatten(t, width=4) -> None:
@@ -308,16 +308,6 @@ def test_bindings_reach_a_tensor_with_fewer_axes():
 
 
 # ---------------------------------------------------------------- maps
-def test_a_tensor_whose_axes_are_one_is_found():
-    fusion = Fusion()
-    x = tensor(fusion, 8, 8)
-    y = op("add", x, permute(fusion, x, [1, 0]))
-    fusion.add_output(y)
-    found = AxisMaps(fusion).self_mapping()
-    assert found is not None and found[0] is x
-    assert AxisMaps(softmax(BF16)).self_mapping() is None
-
-
 def test_merged_axes_do_not_collapse_onto_their_parts():
     """[n, 1] and [1, m] meet in [n, m]: neither axis of the result is taken for the other, nor for their merge."""
     fusion = Fusion()

@@ -7,7 +7,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from weft.analysis.broadcast_bits import BroadcastBits
 from weft.analysis.index_work import IndexWork
 from weft.arch import A100, B200, H100, H200
 from weft.schedulers.facts import PointwiseFacts
@@ -18,15 +17,14 @@ CHIPS = (A100, H100, H200, B200)
 
 def facts(extents=(4096, 4096), *, bits=16, left_only=0, right_only=0, inputs=1, vectors=None, instructions=3, narrowest=None, outputs=1) -> PointwiseFacts:
     """`inputs` full tensors and one output of `bits`, and broadcast operands with the given sums of bits at every position but 0."""
-    both = bits * (inputs + outputs)
-    sums = tuple(BroadcastBits(both, left_only, right_only, 0) if p else BroadcastBits(0, 0, both + left_only + right_only, 0) for p in range(len(extents)))
+    right_bits = tuple(bits * (inputs + outputs) + right_only + left_only * (p == 0) for p in range(len(extents)))
     narrowest = narrowest or bits
     count, rank = inputs + outputs, len(extents)
     spread = tuple((size, frozenset(places)) for size, places in ((left_only, [0]), (right_only, [rank - 1])) if size and rank > 1)
     flat = IndexWork(count + (right_only > 0), left_only > 0, 0, right_only > 0, left_only > 0, (left_only or right_only) > 0, 0)
     work = (flat, *(IndexWork(count + (right_only > 0), 0, left_only > 0, 0, 0, 0, 0) for _ in extents[1:]))
     return PointwiseFacts(
-        extents_elems=extents, vector_limit_elems=vectors or tuple(128 // bits for _ in extents), broadcast=sums, max_dtype_bits=bits, min_dtype_bits=narrowest,
+        extents_elems=extents, vector_limit_elems=vectors or tuple(128 // bits for _ in extents), right_bits=right_bits, max_dtype_bits=bits, min_dtype_bits=narrowest,
         vectorizable_inputs=inputs, vectorizable_outputs=outputs, full_inputs=inputs, instructions=instructions, mufu=0, has_exp=False, has_rng=False,
         min_vector_elems=max(1, 8 // narrowest), read_bits=bits * inputs, written_bits=bits * outputs, index_work=work, phased_index_work=work, spread=spread,
     )  # fmt: skip

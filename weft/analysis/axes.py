@@ -214,18 +214,6 @@ class AxisMaps:
             self._coverage[axis] = found
         return found
 
-    def self_mapping(self) -> tuple[TensorView, IterDomain, IterDomain] | None:
-        """Return a tensor with two logical axes that are the same axis (as in x + transpose(x)), and these axes; None if there is none. Such a fusion cannot be
-        scheduled by its axes, because a loop over one would also index the other.
-        """
-        for tensor in self.tensors:
-            seen: dict[IterDomain, IterDomain] = {}
-            for axis in tensor.get_logical_domain():
-                other = seen.setdefault(self.permissive(axis), axis)
-                if other is not axis:
-                    return tensor, other, axis
-        return None
-
     def _collect_transforms(self) -> list[Expr]:
         seen: dict[int, Expr] = {}
         for tensor in self.tensors:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..analysis.broadcast_bits import BroadcastBits
 from ..analysis.index_work import IndexWork
 from ..analysis.lookup_work import LookupWork
 from ..analysis.vectorization import MAX_VECTOR_BITS
@@ -18,8 +17,9 @@ from ..analysis.vectorization import MAX_VECTOR_BITS
 class PointwiseFacts:
     """A fusion without reductions, whose loops are the axes of one output.
 
-    extents_elems: loops, outermost first, in memory order. vector_limit_elems[p], broadcast[p]: for the loops from p on merged (p = 0: all). max_dtype_bits,
-    min_dtype_bits: over the tensors that a vector access can be used on (all inputs and outputs when there is none).
+    extents_elems: loops, outermost first, in memory order. vector_limit_elems[p]: for the loops from p on merged (p = 0: all). right_bits[p]: of an element,
+    summed over the inputs and outputs that depend on one of the loops from p on. max_dtype_bits, min_dtype_bits: over the tensors that a vector access can be
+    used on (all inputs and outputs when there is none).
     vectorizable_inputs, vectorizable_outputs: their number. full_inputs: inputs that depend on every loop.
     instructions, mufu: cost per element. min_vector_elems: fewest elements that fill the bytes of every output. vector_bits: see `packed.thread_vector_bits`.
     access_bits: of the widest access that the chip has and alignments allow. read_bits, written_bits: per element, of tensors that depend on every loop.
@@ -34,7 +34,7 @@ class PointwiseFacts:
 
     extents_elems: tuple[int, ...]
     vector_limit_elems: tuple[int, ...]
-    broadcast: tuple[BroadcastBits, ...]
+    right_bits: tuple[int, ...]
     max_dtype_bits: int
     min_dtype_bits: int
     vectorizable_inputs: int

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..analysis.blocks import block_needs, moved_bits
-from ..analysis.broadcast_bits import broadcast_bits
 from ..analysis.connected import is_connected
 from ..analysis.index_work import IndexWork, index_work
 from ..analysis.lookup_work import LookupWork, computed_lookups, lookup_work
@@ -43,7 +42,9 @@ class PointwiseAnalysis(Analysis):
         stored = axes.stored(reference)
         self.order = loop_order(axes, [n for n in axes.logical_order(reference) if n in stored], [reference, *outputs, *inputs])
         self.limits = VectorLimits(axes, self.order, [*inputs, *outputs])
-        self.broadcast = broadcast_bits(axes, self.order, [*inputs, *outputs])
+        self.right_bits = tuple(
+            sum(t.dtype().bits for t in (*inputs, *outputs) if axes.stored(t) - set(self.order[:p])) for p in range(max(1, len(self.order)))
+        )
         vectorizable = self.limits.vectorizable
         self.max_dtype_bits, self.min_dtype_bits = dtype_bits(vectorizable, [*inputs, *outputs])
         self.vectorizable_inputs = sum(map(set(vectorizable).__contains__, inputs))
@@ -75,7 +76,7 @@ class PointwiseAnalysis(Analysis):
         return PointwiseFacts(
             extents_elems=tuple(extents[n] for n in self.order),
             vector_limit_elems=vector_limits,
-            broadcast=self.broadcast,
+            right_bits=self.right_bits,
             **self.facts_of_elements(),
             vectorizable_outputs=self.vectorizable_outputs,
             full_inputs=self.full_inputs,

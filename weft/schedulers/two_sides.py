@@ -118,11 +118,6 @@ class TwoSidedAnalysis(RowAnalysis):
         """True for an axis of a reduction's result that neither kind of reductions reduces."""
         return self.axes.of(axis) in self.samples or self.axes.maps.exact(axis) in self.single_samples
 
-    def columns_elems(self, env: Sizes) -> int:
-        """Return the length of a row."""
-        extents = self.axes.extents_elems(env)
-        return math.prod(extents[n] for n in self.shape.reduced)
-
 
 def column_operands(column_tensors: set[TensorView]) -> set[TensorView]:
     """Return the tensors that are read together with column results, back to the inputs."""

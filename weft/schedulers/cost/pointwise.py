@@ -112,7 +112,7 @@ def _lookups(p: Pointwise, f: PointwiseFacts) -> Reads:
 
 def step_bytes(f: PointwiseFacts, place: int) -> float:
     """Return the bytes moved while the loops from `place` on run once."""
-    return f.broadcast[place].left_step_bits(math.prod(f.extents_elems[place:])) / 8
+    return f.right_bits[place] * math.prod(f.extents_elems[place:]) / 8
 
 
 def _spread_bits(p: Pointwise, f: PointwiseFacts, arch: Arch) -> Any:
