@@ -7,18 +7,18 @@ computed once for each, the row has a loop of its own each time. Read first: `se
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from typing import Optional
 
 from ..analysis.loop_axes import LoopAxes, loop_axes
 from ..analysis.plain_copies import is_plain_copy
 from ..ir.fusion import Fusion
-from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, PointwiseOp, SqueezeOp, TensorView
+from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, PointwiseOp, SqueezeOp, TensorView, Val
 from ..ops.build import compute_again, logical_axes
 from ..ops.lookups import leading_part
 
 STEPS = (IotaOp, FullOp, PointwiseOp, BroadcastOp, SqueezeOp, ExpandOp)
 _Along = tuple[Optional[int], ...]
-_Place = tuple[tuple[Optional[int], Optional[int]], ...]
 MOST_COPIES = 2000
 """More are not made: the rest of the definition is cut into several kernels instead."""
 
@@ -27,11 +27,15 @@ def separate_rows(fusion: Fusion) -> None:
     """Compute what comes from rows once for each place where it is used, in place, if two axes of a tensor would have one loop.
 
     A row is an input with one axis, or positions. Before: no axis is open. After: results keep their names; what is used in one place stays as it was; other
-    uses of an input read it as a lookup at its own positions, whose axes are no input's. Two uses are in one place if they have the same loops once every use
-    reads a copy.
+    uses of an input read it as a lookup at its own positions, whose axes are no input's.
+
+    Positions are first told apart by the axes that are added and dropped on the way to their readers, so that those of two tensors, if they are counted once,
+    still tie the loops of both. Where that is not enough, uses are in one place if they have the same loops once every use reads a copy.
     """
     if loop_axes(fusion).conflict is not None:
-        _Copies(fusion).make()
+        _Copies(fusion, of_inputs=False).make()
+    if loop_axes(fusion).conflict is not None:
+        _Copies(fusion, of_inputs=True).make()
 
 
 def axes_of_its_own(tensor: TensorView) -> int:
@@ -39,9 +43,14 @@ def axes_of_its_own(tensor: TensorView) -> int:
     return sum(not axis.is_broadcast() or axis.expanded_extent is not None for axis in logical_axes(tensor))
 
 
-def _from_rows(fusion: Fusion) -> set[TensorView]:
-    """Return the inputs with one axis, and what follows from these, from positions and from single values; of the outputs those with one axis."""
-    rows = {t for t in fusion.inputs() if isinstance(t, TensorView) and axes_of_its_own(t) == 1 and not any(a.expanded_extent for a in logical_axes(t))}
+def _input_rows(inputs: Iterable[Val]) -> set[TensorView]:
+    """Return the inputs with one axis."""
+    return {t for t in inputs if isinstance(t, TensorView) and axes_of_its_own(t) == 1 and not any(a.expanded_extent for a in logical_axes(t))}
+
+
+def _with_what_follows(fusion: Fusion, rows: set[TensorView]) -> set[TensorView]:
+    """Return `rows`, and what follows from these, from positions and from single values; of the outputs those with one axis."""
+    rows = set(rows)
     outputs = {t for t in fusion.tensor_outputs() if axes_of_its_own(t) > 1}
     for expr in fusion.tensor_exprs():
         is_step = (isinstance(expr, STEPS) or is_plain_copy(expr)) and expr.tensor_outputs[0] not in outputs
@@ -51,10 +60,12 @@ def _from_rows(fusion: Fusion) -> set[TensorView]:
 
 
 class _Copies:
-    """Copies of what follows from rows. made: operands first."""
+    """Copies of what follows from positions, and from inputs with one axis if `of_inputs`; these have a place for each of their loops, the others for each way
+    to their readers. made: operands first."""
 
-    def __init__(self, fusion: Fusion) -> None:
-        self.fusion, self.rows = fusion, _from_rows(fusion)
+    def __init__(self, fusion: Fusion, *, of_inputs: bool) -> None:
+        self.fusion, self.of_inputs = fusion, of_inputs
+        self.rows = _with_what_follows(fusion, _input_rows(fusion.inputs()) if of_inputs else set())
         self.made: list[_Copy] = []
 
     def make(self) -> None:
@@ -68,25 +79,27 @@ class _Copies:
 
     def _copy_for(self, reader: Expr, tensor: TensorView) -> None:
         first = len(self.made)
-        operand = self._copied(tensor, tuple(range(tensor.ndim)), {})
+        operand = self._copied(tensor, tuple(range(tensor.ndim)), (), {})
         for copy in self.made[first:]:
             copy.operand = operand
         self.fusion.replace_input(reader, tensor, operand)
 
-    def _copied(self, tensor: TensorView, along: _Along, known: dict[tuple[TensorView, _Along], TensorView]) -> TensorView:
-        """Return a copy, with axes of its own, that runs along these axes of what a reader reads. known: the copies for this reader."""
+    def _copied(self, tensor: TensorView, along: _Along, way: tuple[Hashable, ...], known: dict[Hashable, TensorView]) -> TensorView:
+        """Return a copy, with axes of its own. along, way: see `_Copy`. known: the copies for this reader."""
         if tensor not in self.rows:
             return tensor
-        copy = known.get((tensor, along))
+        copy = known.get((tensor, along, way))
         if copy is None:
             expr = tensor.definition()
             if expr is None:
                 copy = self._read_again(tensor)
             else:
-                of_inputs = _along_of_inputs(expr, along)
-                copy = compute_again(self.fusion, expr, [self._copied(v, of_inputs, known) if isinstance(v, TensorView) else v for v in expr.inputs])
-            self.made.append(_Copy(tensor, copy, along))
-            known[tensor, along] = copy
+                above = _along_of_inputs(expr, along)
+                longer = (*way, (type(expr), expr.attributes["flags"])) if isinstance(expr, (BroadcastOp, SqueezeOp)) else way
+                operands = [self._copied(v, above, longer, known) if isinstance(v, TensorView) else v for v in expr.inputs]
+                copy = compute_again(self.fusion, expr, operands)
+            self.made.append(_Copy(tensor, copy, along, way))
+            known[tensor, along, way] = copy
         return copy
 
     def _read_again(self, tensor: TensorView) -> TensorView:
@@ -97,11 +110,11 @@ class _Copies:
     def _merge(self) -> None:
         """Keep one copy for each place, and the original where it has one place, as do its operands."""
         axes = loop_axes(self.fusion)
-        places = [copy.place(axes) for copy in self.made]
-        of: dict[TensorView, set[_Place]] = {}
+        places = [copy.loops(axes) if self.of_inputs else copy.way for copy in self.made]
+        of: dict[TensorView, set[Hashable]] = {}
         for copy, place in zip(self.made, places):
             of.setdefault(copy.original, set()).add(place)
-        kept: dict[tuple[TensorView, _Place], TensorView] = {}
+        kept: dict[tuple[TensorView, Hashable], TensorView] = {}
         stays: set[TensorView] = set()
         for copy, place in zip(self.made, places):
             original, expr = copy.original, copy.original.definition()
@@ -113,13 +126,14 @@ class _Copies:
 
 
 class _Copy:
-    """A copy for one reader. operand: what the reader reads instead, this copy or what is computed from it. along: the axes of `operand` that it runs along."""
+    """A copy for one reader. operand: what the reader reads instead, this copy or what is computed from it. along: the axes of `operand` that it runs along.
+    way: the axes that are added and dropped between the two."""
 
-    def __init__(self, original: TensorView, tensor: TensorView, along: _Along) -> None:
-        self.original, self.tensor, self.along = original, tensor, along
+    def __init__(self, original: TensorView, tensor: TensorView, along: _Along, way: tuple[Hashable, ...]) -> None:
+        self.original, self.tensor, self.along, self.way = original, tensor, along, way
         self.operand = tensor
 
-    def place(self, axes: LoopAxes) -> _Place:
+    def loops(self, axes: LoopAxes) -> Hashable:
         """Return the loop of each axis. If two axes of the operand still have one loop, for another reason than this row, also which of them it is."""
         loops = [axes.of(axis) for axis in logical_axes(self.operand)]
         of_axes = [(axes.of(axis), at) for axis, at in zip(logical_axes(self.tensor), self.along)]
