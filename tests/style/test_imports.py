@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,8 +41,13 @@ def layer_of(module: str) -> str:
     return module.removeprefix("weft").lstrip(".").partition(".")[0]
 
 
-def imported(path: Path) -> Iterator[tuple[int, str]]:
+@functools.cache
+def imported(path: Path) -> tuple[tuple[int, str], ...]:
     """Line and full name of every module of the package that a file imports; a name out of a module counts as that module."""
+    return tuple(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[tuple[int, str]]:
     package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
@@ -59,6 +65,7 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{base}.{alias.name}" if is_module(f"{base}.{alias.name}") else base
 
 
+@functools.cache
 def is_module(name: str) -> bool:
     path = PACKAGE.parent.joinpath(*name.split("."))
     return path.is_dir() or path.with_suffix(".py").is_file()
