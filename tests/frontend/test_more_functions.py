@@ -73,7 +73,7 @@ def test_logarithms_of_nothing_are_minus_infinity() -> None:
 
 FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "hypot": torch.hypot, "copysign": torch.copysign, "logaddexp": torch.logaddexp, "copysign of a number": lambda x, y: torch.copysign(x, -2.0) + y,
-    "signbit": lambda x, y: torch.where(torch.signbit(x), y, x), "remainder of a number": lambda x, y: 5.0 % (x.detach().abs() + 1) + y, "logaddexp2": torch.logaddexp2,
+    "fmax": lambda x, y: torch.fmax(x, y * 2), "fmin": lambda x, y: torch.fmin(x * y, y), "signbit": lambda x, y: torch.where(torch.signbit(x), y, x), "remainder of a number": lambda x, y: 5.0 % (x.detach().abs() + 1) + y, "logaddexp2": torch.logaddexp2,
 }  # fmt: skip
 
 
@@ -98,3 +98,40 @@ def test_bits_of_a_number_and_a_tensor() -> None:
     x = torch.randint(0, 20, (5, 9), dtype=torch.int32)
     for function in (lambda x: 37 & (x + 1), lambda x: 37 | (x + 1), lambda x: 37 ^ (x + 1), lambda x: 37 << (x % 5), lambda x: 3700 >> (x % 5), lambda x: 37 % (x + 1)):
         assert torch.equal(compiled(function, x), function(x))
+
+
+def test_the_other_number_where_one_is_no_number() -> None:
+    x, y = torch.randn(5, 9), torch.randn(5, 9)
+    x[:, 2] = y[:, 4] = x[:, 6] = y[:, 6] = float("nan")
+    for function in (torch.fmax, torch.fmin):
+        torch.testing.assert_close(compiled(lambda x, y: function(x, y), x, y), function(x, y), equal_nan=True, rtol=0, atol=0)
+    a, b = torch.randint(-30, 30, (2, 5, 9))
+    assert torch.equal(compiled(lambda a, b: torch.gcd(a, b) + torch.fmax(a, b), a, b), torch.gcd(a, b) + torch.fmax(a, b))
+    assert torch.equal(compiled(lambda x: torch.nextafter(x, x + 1), y[:, :4]), torch.nextafter(y[:, :4], y[:, :4] + 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("how", ["number", "tensor", "disabled", "channels"])
+def test_fake_quantization(how: str, dtype: torch.dtype) -> None:
+    """Exactly torch's steps; the gradient of what is clamped is 0."""
+    x = (3 * torch.randn(7, 33)).to(dtype)
+    scale, zero = torch.tensor([0.0173]), torch.tensor([3], dtype=torch.int32)
+    scales, zeros = torch.rand(33) * 0.05 + 0.001, torch.randint(-5, 5, (33,), dtype=torch.int32)
+
+    def quantized(x: Tensor) -> Tensor:
+        if how == "number":
+            return torch.fake_quantize_per_tensor_affine(x, 0.0173, 3, -128, 127)
+        if how == "channels":
+            return torch.fake_quantize_per_channel_affine(x, scales, zeros, 1, 0, 255)
+        enabled = torch.tensor([how == "tensor"], dtype=torch.int64)
+        return torch.ops.aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams(x, scale, zero, enabled, -128, 127)[0]
+
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    torch._dynamo.reset()
+    out, want = torch.compile(quantized, backend=backend, options={"emulate": True, "strict": True, "debug": True})(ours), quantized(theirs)
+    assert torch.equal(out, want)
+    if want.requires_grad:
+        out.sum().backward()
+        want.sum().backward()
+        assert torch.equal(ours.grad, theirs.grad)  # type: ignore[arg-type]
+    assert not any("fake_quantize" in op for graph in GRAPHS for op in graph.torch_ops)

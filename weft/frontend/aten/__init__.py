@@ -8,6 +8,7 @@
     searches.py     places in sorted lists
     row_sums.py     sums of rows that an index sends to the same row
     losses.py       negative log likelihood
+    fake_quantization.py   values rounded to the steps of an integer type
     foreach.py      ops on lists of tensors, norms of vectors
     randoms.py      dropout and random tensors
     own.py          weft's own operators

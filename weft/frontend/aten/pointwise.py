@@ -13,7 +13,7 @@ import torch
 from ...ops.activations import gelu_gradient
 from ...ops.operators import floor_of_quotient
 from ...ops.registry import OPS
-from .rules import Kind, Operand, Translation, rule
+from .rules import Kind, Operand, Translation, meta_of, rule
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -73,6 +73,25 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 
 
 # ---------------------------------------------------------------- arithmetic
+@rule(aten.fmax.default, aten.fmin.default)
+def fmax(t: Translation, a: Operand, b: Operand) -> Operand:
+    """The larger, or smaller, of two numbers; the other one if one is NaN."""
+    dtype = t.compute_dtype(Kind.DEFAULT)
+    a, b = t.to(a, dtype), t.to(b, dtype)
+    best = (t.ops.maximum if t.node.target is aten.fmax.default else t.ops.minimum)(a, b)
+    return t.ops.where(t.ops.ne(a, a), b, t.ops.where(t.ops.ne(b, b), a, best)) if dtype.is_floating_point else best
+
+
+@rule(aten.gcd.default, claims=lambda node: "" if meta_of(node).dtype in (torch.int32, torch.int64) else "a type that is not computed in")
+def gcd(t: Translation, a: Operand, b: Operand) -> Operand:
+    return t.ops.gcd(*(t.to(x, t.result_dtype) for x in (a, b)))
+
+
+@rule(aten.nextafter.default, claims=lambda node: "" if meta_of(node).dtype in (torch.float32, torch.float64) else "a type that is not computed in")
+def nextafter(t: Translation, a: Operand, b: Operand) -> Operand:
+    return t.ops.nextafter(*(t.to(x, t.result_dtype) for x in (a, b)))
+
+
 @rule(aten.add.Tensor, aten.add.Scalar)
 def add(t: Translation, a: Operand, b: Operand, alpha: Any = 1) -> Operand:
     dtype = t.compute_dtype(Kind.DEFAULT, *t.node.args[:2])
