@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import field_functions
 import moved
 import task_functions
 import torch
@@ -33,7 +34,7 @@ from weft.lower.program import KernelProgram
 from weft.runtime.engines import LaunchPlan
 from weft.runtime.resources import disassemble
 
-assert task_functions, "its functions are in CASES"
+assert task_functions and field_functions, "their functions are in CASES"
 SCHEDULERS = 4
 """Of a multiprocessor; each issues an instruction of a warp per clock."""
 

@@ -1,4 +1,4 @@
-"""Places in a sorted list of numbers: bucketize, and searchsorted in one list. Read first: `place_in`."""
+"""The few largest of a row, and places in a sorted list of numbers: topk, bucketize, and searchsorted in one list. Read first: `place_in`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from ...ops.largest import MOST
 from .rules import Declined, Operand, Translation, meta_of, rule
 
 aten = torch.ops.aten
@@ -58,6 +60,26 @@ def place_in(t: Translation, bounds: Operand, x: Operand, right: bool) -> Operan
         place = t.ops.where(is_before, t.ops.add(last, number(1)), place)
     place = t.to(place, t.result_dtype)
     return t.ops.reshape(place, new_shape=shape) if len(shape) > 1 else place
+
+
+# ---------------------------------------------------------------- the few largest
+def _few(node: torch.fx.Node) -> str:
+    """Why torch finds them, or ""."""
+    value, k = meta_of(node.args[0]), node.args[1]
+    if not isinstance(k, int) or not 1 <= k <= MOST or not value.dim():
+        return f"topk of none, of more than {MOST}, or of a number"
+    if value.dtype not in TYPES:
+        return f"topk of {value.dtype}"
+    dim = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", -1)
+    return "" if statically_known_true(value.shape[dim] >= k) else "topk of a row whose length is not known to be enough"
+
+
+TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
+
+
+@rule(aten.topk.default, claims=_few)
+def topk(t: Translation, x: Operand, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    return t.ops.topk(x, k, dim % t.rank(x), largest, sorted)
 
 
 __all__: list[str] = []
