@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -61,31 +61,8 @@ def quick(function: Callable[P, R]) -> Callable[P, R]:
     """
     parameters = inspect.signature(function).parameters
     names = list(parameters)
-    shown, bar = [], False
-    for name, parameter in parameters.items():
-        if parameter.kind is parameter.KEYWORD_ONLY and not bar:
-            shown.append("*more")
-            bar = True
-        shown.append(f"{name}=None")
-    shown += ["**unknown"] if bar else ["*more", "**unknown"]
     required = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
-    wrong = " or ".join(["more", "unknown", *(f"{name} is miss" for name in required)])
-    passed = ", ".join(f"{n}={n}" if parameters[n].kind is inspect.Parameter.KEYWORD_ONLY else n for n in names)
-    text = f"""
-def make(is_traced, attempts, plain, miss, refuse):
-    def {function.__name__}({", ".join(shown)}):
-        if {wrong}:
-            refuse(more, unknown, [{", ".join(names)}])
-        if is_traced():
-            return plain({passed})
-        return attempts[1]({", ".join(names)})
-    return {function.__name__}
-
-def call(plain, values):
-    [{", ".join(names)}] = values
-    return plain({passed})
-"""
-    made = written(text, {})
+    made = written(_text_of_call(function.__name__, parameters, required), {})
 
     def slow(*values: Any) -> Any:
         if torch.compiler.is_compiling():  # by torch.export, say, whose tensors no attempt fits
@@ -125,6 +102,34 @@ def call(plain, values):
     outer.__defaults__ = (*(MISS for _ in required), *(function.__defaults__ or ()))
     outer.__kwdefaults__ = function.__kwdefaults__
     return functools.wraps(function)(outer)
+
+
+def _text_of_call(name: str, parameters: Mapping[str, inspect.Parameter], required: Sequence[str]) -> str:
+    """Return the text of `make`, which makes the function that users call, and of `call`, which passes values to the function that it stands for."""
+    names = list(parameters)
+    shown, bar = [], False
+    for parameter in parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not bar:
+            shown.append("*more")
+            bar = True
+        shown.append(f"{parameter.name}=None")
+    shown += ["**unknown"] if bar else ["*more", "**unknown"]
+    wrong = " or ".join(["more", "unknown", *(f"{name} is miss" for name in required)])
+    passed = ", ".join(f"{n}={n}" if parameters[n].kind is inspect.Parameter.KEYWORD_ONLY else n for n in names)
+    return f"""
+def make(is_traced, attempts, plain, miss, refuse):
+    def {name}({", ".join(shown)}):
+        if {wrong}:
+            refuse(more, unknown, [{", ".join(names)}])
+        if is_traced():
+            return plain({passed})
+        return attempts[1]({", ".join(names)})
+    return {name}
+
+def call(plain, values):
+    [{", ".join(names)}] = values
+    return plain({passed})
+"""
 
 
 def _check_kinds(function: Callable[..., Any], names: Sequence[str], values: Sequence[Any]) -> None:

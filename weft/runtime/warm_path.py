@@ -117,57 +117,11 @@ def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Call
     it, all aligned). fits(tensors..., their addresses, those of the last call) raises if a storage is too small; it checks tensors whose address has changed,
     because resizing changes it.
     """
-    values = _names("a", range(len(kinds)))
-    tensors = [f"a{n}" for n, kind in enumerate(kinds) if kind in (TENSOR, COMPLEX_TENSOR)]
-    guarded = [f"a{n}" for n, kind in enumerate(kinds) if kind in (TENSOR, COMPLEX_TENSOR, CPU_SCALAR)]
-    pointers = [f"p{name[1:]}" for name in tensors]
-    seen = [f"q{name[1:]}" for name in tensors]
-    any_bit = f"({' | '.join(pointers)}) & {ALIGNED}" if pointers else "0"
-    entry, same = ["guard", "run", "options", "where"], [f"guard({', '.join(guarded)})", "settings() is options", "device is where"]
-    same.append("tangents._current_level < 0")  # guards do not check forward-mode tangents
-    for n, kind in enumerate(kinds):
-        if is_scalar(kind):
-            entry.append(f"t{n}")
-            same += [f"type(a{n}) is t{n}", *_in_range(f"a{n}", kind)]
-        if kind is SHAPE_SCALAR:
-            entry.append(f"v{n}")
-            same.append(f"a{n} == v{n}")
-    entry += ["fits", *seen]
-    moved = " or ".join([*(f"{p} != {q}" for p, q in zip(pointers, seen)), ""])
-    # TensorGuards ask a nested tensor for its sizes, which ends the process (torch 2.13)
-    strange = [f"{name}.is_nested" for name in guarded] + [f"not {name}.data_ptr()" for name in guarded if name not in tensors]
-    nested = f"if {' or '.join(strange)}: raise TypeError" if strange else "pass"
-    key = [part for n, kind in enumerate(kinds) for part in _key_parts(f"a{n}", kind)]
-    key += ["settings()", "device", "tangents._current_level < 0", f"low and {_tuple([f'{p} & {ALIGNED}' for p in pointers])}"]
-    is_list = "inputs[0]" if values else "pass"  # an error for an iterator, a set or a dict, which the cold call refuses
-    unpack = [f"[{', '.join(values)}] = inputs", *(f"{p} = a{p[1:]}.data_ptr()" for p in pointers)]
-
-    def found(device: str) -> str:
-        """The statements that find `run` for a call with this device."""
-        return f"""
-    try:
-        {is_list}; {'; '.join(unpack)}
-        {nested}
-        {', '.join(entry)} = last[0]
-        if {moved}not ({' and '.join(same)}):
-            low = {any_bit}
-            if low or not ({' and '.join(same)}):
-                entry = find({_tuple(key)})
-            else:
-                entry = last[0]
-            run = None
-            if entry is not None:
-                entry[{entry.index("fits")}]({', '.join([*tensors, *pointers, f"*entry[{entry.index('fits') + 1}:]"])})
-                run = entry[1]
-                if not low:
-                    last[0] = (*entry[:{entry.index("fits") + 1}], {', '.join([*pointers, ""])})
-    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError):
-        run = None""".replace("device is where", f"{device} is where").replace("settings(), device,", f"settings(), {device},")
-
-    arguments = ", ".join([*values, *pointers])
+    inputs = _named(kinds)
+    arguments = ", ".join([*inputs.values, *inputs.pointers])
     with_keywords = f"""
 def execute(inputs, *, device=None, _enable_options=(), _disable_options=(), check=None, seed=None, tune=None):
-    if not check is seed is tune is None: return checked(inputs, device, _enable_options, _disable_options, check, seed, tune){found("device")}
+    if not check is seed is tune is None: return checked(inputs, device, _enable_options, _disable_options, check, seed, tune){_find(inputs, "device")}
     if not (run is None or profiling or _enable_options or _disable_options):
         try: return run({arguments})
         except OverflowError: pass  # an integer that no double holds: the cold call names it
@@ -175,16 +129,16 @@ def execute(inputs, *, device=None, _enable_options=(), _disable_options=(), che
 """
     body = f"""
 def execute(inputs, **keywords):
-    if keywords: return with_keywords(inputs, **keywords){found("None")}
+    if keywords: return with_keywords(inputs, **keywords){_find(inputs, "None")}
     if not (run is None or profiling):
         try: return run({arguments})
         except OverflowError: pass
     return cold(inputs, None, (), ())
 
 def signature(inputs, device):
-    {'; '.join(unpack)}
-    low = {any_bit}
-    return {_tuple(key)}, low, {_tuple(pointers)}
+    {'; '.join(inputs.unpack)}
+    low = {inputs.low_bits}
+    return {_tuple(_key(inputs, "device"))}, low, {_tuple(inputs.pointers)}
 """
 
     def first_with_keywords(inputs: Any, **keywords: Any) -> Any:
@@ -195,6 +149,89 @@ def signature(inputs, device):
     constants = constants | {"tangents": torch.autograd.forward_ad}
     namespace = written(body, constants | {"with_keywords": first_with_keywords})
     return namespace["execute"], namespace["signature"]
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """The inputs of a fusion as names in the text. values: of all inputs. tensors: of those on the device, and pointers and seen of their addresses, now and in
+    the last call. guarded: of all tensors. low_bits: an expression that is 0 if all addresses are aligned. unpack: statements that define the names."""
+
+    kinds: Sequence[str]
+    values: list[str]
+    tensors: list[str]
+    guarded: list[str]
+
+    @property
+    def pointers(self) -> list[str]:
+        return [f"p{name[1:]}" for name in self.tensors]
+
+    @property
+    def seen(self) -> list[str]:
+        return [f"q{name[1:]}" for name in self.tensors]
+
+    @property
+    def low_bits(self) -> str:
+        return f"({' | '.join(self.pointers)}) & {ALIGNED}" if self.tensors else "0"
+
+    @property
+    def unpack(self) -> list[str]:
+        return [f"[{', '.join(self.values)}] = inputs", *(f"{p} = a{p[1:]}.data_ptr()" for p in self.pointers)]
+
+
+def _named(kinds: Sequence[str]) -> _Inputs:
+    tensors = [f"a{n}" for n, kind in enumerate(kinds) if kind in (TENSOR, COMPLEX_TENSOR)]
+    guarded = [f"a{n}" for n, kind in enumerate(kinds) if kind in (TENSOR, COMPLEX_TENSOR, CPU_SCALAR)]
+    return _Inputs(kinds, _names("a", range(len(kinds))), tensors, guarded)
+
+
+def _key(inputs: _Inputs, device: str) -> list[str]:
+    """Return the expressions that make the key of a call."""
+    key = [part for n, kind in enumerate(inputs.kinds) for part in _key_parts(f"a{n}", kind)]
+    return [*key, "settings()", device, "tangents._current_level < 0", f"low and {_tuple([f'{p} & {ALIGNED}' for p in inputs.pointers])}"]
+
+
+def _entry(inputs: _Inputs, device: str) -> tuple[list[str], list[str]]:
+    """Return the names of an entry's parts, and the conditions under which the entry is for a call."""
+    entry, same = ["guard", "run", "options", "where"], [f"guard({', '.join(inputs.guarded)})", "settings() is options", f"{device} is where"]
+    same.append("tangents._current_level < 0")  # guards do not check forward-mode tangents
+    for n, kind in enumerate(inputs.kinds):
+        if is_scalar(kind):
+            entry.append(f"t{n}")
+            same += [f"type(a{n}) is t{n}", *_in_range(f"a{n}", kind)]
+        if kind is SHAPE_SCALAR:
+            entry.append(f"v{n}")
+            same.append(f"a{n} == v{n}")
+    return [*entry, "fits", *inputs.seen], same
+
+
+def _find(inputs: _Inputs, device: str) -> str:
+    """Return the statements that find `run` for a call with this device: that of the last call, or that of an entry with its key; None for a cold call."""
+    entry, same = _entry(inputs, device)
+    fits = entry.index("fits")
+    moved = " or ".join([*(f"{p} != {q}" for p, q in zip(inputs.pointers, inputs.seen)), ""])
+    # TensorGuards ask a nested tensor for its sizes, which ends the process (torch 2.13)
+    strange = [f"{name}.is_nested" for name in inputs.guarded] + [f"not {name}.data_ptr()" for name in inputs.guarded if name not in inputs.tensors]
+    nested = f"if {' or '.join(strange)}: raise TypeError" if strange else "pass"
+    is_list = "inputs[0]" if inputs.values else "pass"  # an error for an iterator, a set or a dict, which the cold call refuses
+    return f"""
+    try:
+        {is_list}; {'; '.join(inputs.unpack)}
+        {nested}
+        {', '.join(entry)} = last[0]
+        if {moved}not ({' and '.join(same)}):
+            low = {inputs.low_bits}
+            if low or not ({' and '.join(same)}):
+                entry = find({_tuple(_key(inputs, device))})
+            else:
+                entry = last[0]
+            run = None
+            if entry is not None:
+                entry[{fits}]({', '.join([*inputs.tensors, *inputs.pointers, f"*entry[{fits + 1}:]"])})
+                run = entry[1]
+                if not low:
+                    last[0] = (*entry[:{fits + 1}], {', '.join([*inputs.pointers, ""])})
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError):
+        run = None"""
 
 
 def _key_parts(name: str, kind: str) -> list[str]:
