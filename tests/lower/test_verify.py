@@ -15,13 +15,16 @@ from weft.cli.demo import softmax
 from weft.compiler import compile_program, program_of_scheduled, propose
 from weft.expr import TRUE, add, const, less, mul, var
 from weft.ir.enums import LoadStoreOpType, MemoryType, ParallelType, SchedulerType
-from weft.lower import passes, pipeline
+from weft.lower import pipeline
+from weft.lower.block_sync import insert_block_syncs
 from weft.lower.branches import branch_selections
 from weft.lower.circular import run_pipelines
 from weft.lower.contracts import PassOutOfOrder, UnknownProperty, check_order, lowering_pass
 from weft.lower.kernel_head import begin_kernel
 from weft.lower.kernel_ir import Access, Allocate, Block, Branch, If, Kernel, Let, Loop, Nest, Op, Reduce, Statement, walk
 from weft.lower.kernel_sync import InitBarrier, ReleaseStage, Sync, WaitCopies, WaitStage
+from weft.lower.predicates import group_predicates
+from weft.lower.shared_memory import place_shared_memory
 from weft.lower.verify import BrokenKernel
 from weft.options import options
 
@@ -172,9 +175,9 @@ MISTAKES = {
     "a loop longer than its index": (rows_in_registers, begin_kernel, lengthen_a_loop, "iterations, and its index stands for"),
     "an access behind an array": (rows_in_registers, begin_kernel, beyond_an_array, "is element"),
     "bounds left out": (rows_in_shared_memory, begin_kernel, drop_conditions, "is element"),
-    "a barrier left out": (shared_by_threads, passes.insert_block_syncs, lambda k: without(k, Sync), "no barrier stands between"),
-    "a barrier that some threads miss": (rows_in_registers, passes.group_predicates, barrier_under_a_condition, "stands under the condition"),
-    "a reduction that some threads miss": (rows_in_registers, passes.group_predicates, reduction_under_a_condition, "stands under the condition"),
+    "a barrier left out": (shared_by_threads, insert_block_syncs, lambda k: without(k, Sync), "no barrier stands between"),
+    "a barrier that some threads miss": (rows_in_registers, group_predicates, barrier_under_a_condition, "stands under the condition"),
+    "a reduction that some threads miss": (rows_in_registers, group_predicates, reduction_under_a_condition, "stands under the condition"),
     "a part that nobody computes": (parts, branch_selections, half_of_a_branch, "only one block of the branch"),
     "a block that is not for all threads": (ring, run_pipelines, block_that_threads_differ_in, "is to be the same in all threads"),
     "a wait left out": (ring, run_pipelines, lambda k: without(k, WaitStage), "nothing waits for the load"),
@@ -215,7 +218,7 @@ def test_passes_in_another_order_are_refused() -> None:
         check_order(p for p in pipeline.PIPELINE if p is not run_pipelines)
     late = [p for p in pipeline.PIPELINE if p is not run_pipelines]
     with pytest.raises(PassOutOfOrder):
-        check_order([*late[:5], passes.place_shared_memory, run_pipelines, *late[5:]])
+        check_order([*late[:5], place_shared_memory, run_pipelines, *late[5:]])
 
 
 def test_a_misspelt_property_is_refused() -> None:

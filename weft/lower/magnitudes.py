@@ -11,7 +11,7 @@ from ..ir.enums import MemoryType
 from ..ir.values import Expr, PointwiseOp, ReductionOp
 from .contracts import lowering_pass
 from .kernel_ir import Access, Allocate, Buffer, Kernel, Loop, MagnitudeFold, Nest, Op, Statement, walk
-from .passes import PACKED
+from .repack import PACKED
 from .state import BuildState
 
 

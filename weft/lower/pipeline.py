@@ -12,9 +12,9 @@ from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
 from ..schedule.peel import Peel
 from ..schedule.staying_blocks import StayingBlocks
-from . import passes
 from .apart import keep_iterations_apart
 from .behind import run_behind
+from .block_sync import insert_block_syncs
 from .block_values import compute_once_per_block
 from .branches import branch_selections
 from .build import build_kernel_state
@@ -34,13 +34,18 @@ from .known_sizes import write_known_sizes
 from .magnitudes import fold_magnitudes
 from .masks import split_masked_loops
 from .peel import peel_rows
+from .predicates import group_predicates
+from .repack import repack_kept
 from .scaled_casts import join_factors
 from .scans import plan_scans, share_scans
+from .shared_memory import place_shared_memory
 from .state import BuildState
 from .staying import load_ahead, merge_reductions
 from .tile_scales import join_tile_scales
+from .unroll import mark_unrolled
 from .unswitch import unswitch_loops
 from .verify import verify
+from .workspaces import plan_reductions
 
 Pass = Callable[[Kernel, BuildState], Kernel]
 
@@ -50,26 +55,26 @@ PIPELINE: tuple[Pass, ...] = (
     plan_scans,  # as for reductions
     compute_once_per_block,  # moves statements within loops over vectors, which contain no collective ops; predicates are still fields of their ops
     fold_magnitudes,  # the same, and loops over blocks are separate from those over elements
-    passes.plan_reductions,  # workspaces are buffers, so before barriers and placement
+    plan_reductions,  # workspaces are buffers, so before barriers and placement
     restrict_aliased_loads,  # the flags of last blocks are predicates, and prefetching has not doubled the loads yet
-    passes.insert_block_syncs,  # while all threads reach every place in a body, so before predicates become Ifs
+    insert_block_syncs,  # while all threads reach every place in a body, so before predicates become Ifs
     forward_copies,  # each op occurs once, with its `at_row_end`
     advance_lookups,  # an index is no copy any more, and no load has a pipeline stage yet
     run_pipelines,  # loads still stand where their tensors are computed, and ops have their predicates; its barriers need a place in shared memory
-    passes.place_shared_memory,  # buffers and workspaces are final
-    passes.repack_kept,  # reductions are in their final places
+    place_shared_memory,  # buffers and workspaces are final
+    repack_kept,  # reductions are in their final places
     peel_rows,  # loops over rows are in their final places, and the predicates of what it adds are grouped with the rest
     run_behind,  # waits, loads and barriers have their places; it removes bounds of rows, which are still parts of predicates
     unswitch_loops,  # every barrier, wait and load is in its final place, so both branches have them; bounds are still parts of predicates
     load_ahead,  # loads have their predicates, and their loops are final
     write_known_sizes,  # each op is in its final place, and no later pass looks for sizes in addresses
     split_masked_loops,  # no later pass looks for loops over lanes, and predicates are not grouped yet
-    passes.group_predicates,  # barriers are placed, so nothing collective can end up inside an If
+    group_predicates,  # barriers are placed, so nothing collective can end up inside an If
     join_factors,  # statements with one predicate are together, and no later pass looks for loops over lanes
     join_tile_scales,  # conditions that differ between threads are Ifs around their statements
     branch_selections,  # predicates are Ifs, and no later pass moves ops
     count_positions,  # no later pass moves ops or changes their loops
-    passes.mark_unrolled,  # addresses are final
+    mark_unrolled,  # addresses are final
     keep_iterations_apart,  # unrolled loops are marked
     fold_runs,  # unrolled loops are marked
     share_scans,  # loops, loads and bounds are final: it copies them

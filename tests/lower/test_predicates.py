@@ -10,7 +10,7 @@ from weft.dtypes import DataType
 from weft.expr import ONE, TRUE, Sym, conjunction, less, var
 from weft.ir.enums import MemoryType
 from weft.lower.kernel_ir import Access, Allocate, Buffer, If, Let, Op, Statement
-from weft.lower.passes import _group
+from weft.lower.predicates import _group
 
 COLUMN = less(var("threadIdx.x"), var("T0.size[1]"))
 BOTH = conjunction([less(var("blockIdx.x"), var("T0.size[0]")), COLUMN])
