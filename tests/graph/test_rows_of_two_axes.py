@@ -160,7 +160,7 @@ def test_rows_of_a_definition_with_another_conflict() -> None:
     torch.testing.assert_close(symmetric.double(), (x + x.t()).double() + w.double()[:, None] + w.double(), rtol=1e-5, atol=1e-5)
 
 
-def test_uses_beyond_the_most_copies_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uses_stay_as_they_are_if_copies_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_of_two_axes, "MOST_COPIES", 7)
     with FusionDefinition() as fd:
         v = fd.define_tensor([-1], contiguity=True)
@@ -168,6 +168,7 @@ def test_uses_beyond_the_most_copies_stay(monkeypatch: pytest.MonkeyPatch) -> No
         for _ in range(9):
             total = fd.ops.sub(fd.ops.mul(total, along(fd, v, v.size(0), 1)), along(fd, v, v.size(0), 0))
         fd.add_output(total)
+    assert not any(isinstance(e, LookupOp) for e in normalize(fd.fusion).tensor_exprs())
     v = torch.rand(13)
     (out,) = fd.execute([v])
     want = v.double()[:, None].expand(13, 13)
@@ -219,6 +220,24 @@ def test_positions_counted_once_are_counted_for_each_axis(case: Callable[..., An
     want = want.sum(1) if is_summed else want
     torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
     assert len(fd.fec.kernel_runtimes) == 1
+
+
+def test_positions_of_many_readers_are_copied_once_for_each_axis() -> None:
+    """Not for each reader: 40 lookups of an image by computed positions need a chain of positions for each of its axes."""
+    with FusionDefinition() as fd:
+        ops, n = fd.ops, 12
+        x = fd.define_tensor([n, n], contiguity=True)
+        place, total = ops.iota(n, dtype=DataType.Int), None
+        for _ in range(40):
+            place = ops.sub(n - 1, place)
+            part = ops.index_select(ops.index_select(x, place, 0), place, 1)
+            total = part if total is None else ops.add(total, part)
+        fd.add_output(total)
+    chains = [e for e in normalize(fd.fusion).tensor_exprs() if isinstance(e, IotaOp)]
+    assert len(chains) == 2
+    x = torch.randn(n, n)
+    (out,) = run(fd, [x])
+    torch.testing.assert_close(out.double(), 20 * (x.double() + x.double().flip(0, 1)), rtol=1e-5, atol=1e-5)
 
 
 def test_positions_that_are_an_output_stay() -> None:

@@ -20,7 +20,7 @@ from ..ops.lookups import leading_part
 STEPS = (IotaOp, FullOp, PointwiseOp, BroadcastOp, SqueezeOp, ExpandOp)
 _Along = tuple[Optional[int], ...]
 MOST_COPIES = 2000
-"""More are not made: the rest of the definition is cut into several kernels instead."""
+"""If there were more, uses of inputs stay as they are, and the definition is cut into several kernels instead."""
 
 
 def separate_rows(fusion: Fusion) -> None:
@@ -61,31 +61,39 @@ def _with_what_follows(fusion: Fusion, rows: set[TensorView]) -> set[TensorView]
 
 class _Copies:
     """Copies of what follows from positions, and from inputs with one axis if `of_inputs`; these have a place for each of their loops, the others for each way
-    to their readers. made: operands first."""
+    to their readers, which is known before they are copied. made: operands first. readers: (reader, what it read, what it reads instead)."""
 
     def __init__(self, fusion: Fusion, *, of_inputs: bool) -> None:
         self.fusion, self.of_inputs = fusion, of_inputs
         self.rows = _with_what_follows(fusion, _input_rows(fusion.inputs()) if of_inputs else set())
         self.made: list[_Copy] = []
+        self.readers: list[tuple[Expr, TensorView, TensorView]] = []
 
     def make(self) -> None:
         """Copy for each use, then keep one copy for each place."""
+        known: dict[Hashable, TensorView] = {}
         for expr in self.fusion.tensor_exprs():
             if expr.tensor_outputs[0] not in self.rows and axes_of_its_own(expr.tensor_outputs[0]) > 1:
                 for tensor in dict.fromkeys(t for t in expr.tensor_inputs if t in self.rows and axes_of_its_own(t)):
-                    if len(self.made) <= MOST_COPIES:
-                        self._copy_for(expr, tensor)
+                    self._copy_for(expr, tensor, {} if self.of_inputs else known)
+                    if self.of_inputs and len(self.made) > MOST_COPIES:
+                        return self._undo()
         self._merge()
 
-    def _copy_for(self, reader: Expr, tensor: TensorView) -> None:
+    def _copy_for(self, reader: Expr, tensor: TensorView, known: dict[Hashable, TensorView]) -> None:
         first = len(self.made)
-        operand = self._copied(tensor, tuple(range(tensor.ndim)), (), {})
+        operand = self._copied(tensor, tuple(range(tensor.ndim)), (), known)
         for copy in self.made[first:]:
             copy.operand = operand
         self.fusion.replace_input(reader, tensor, operand)
+        self.readers.append((reader, tensor, operand))
+
+    def _undo(self) -> None:
+        for reader, tensor, operand in self.readers:
+            self.fusion.replace_input(reader, operand, tensor)
 
     def _copied(self, tensor: TensorView, along: _Along, way: tuple[Hashable, ...], known: dict[Hashable, TensorView]) -> TensorView:
-        """Return a copy, with axes of its own. along, way: see `_Copy`. known: the copies for this reader."""
+        """Return a copy, with axes of its own. along, way: see `_Copy`. known: copies that may be shared."""
         if tensor not in self.rows:
             return tensor
         copy = known.get((tensor, along, way))
