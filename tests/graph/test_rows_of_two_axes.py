@@ -160,6 +160,16 @@ def test_rows_of_a_definition_with_another_conflict() -> None:
     torch.testing.assert_close(symmetric.double(), (x + x.t()).double() + w.double()[:, None] + w.double(), rtol=1e-5, atol=1e-5)
 
 
+def test_a_long_chain_of_positions() -> None:
+    """More ops in a row than Python has frames."""
+    with FusionDefinition() as fd:
+        ops, place = fd.ops, fd.ops.iota(8, dtype=DataType.Int)
+        for n in range(1200):
+            place = ops.sub(n, place)
+        fd.add_output(ops.add(fd.define_tensor([8, 8], contiguity=True, dtype=DataType.Int), ops.mul(along(fd, place, 8, 0), along(fd, place, 8, 1))))
+    assert sum(isinstance(e, IotaOp) for e in normalize(fd.fusion).tensor_exprs()) == 2
+
+
 def test_uses_stay_as_they_are_if_copies_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_of_two_axes, "MOST_COPIES", 7)
     with FusionDefinition() as fd:

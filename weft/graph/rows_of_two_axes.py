@@ -19,6 +19,9 @@ from ..ops.lookups import leading_part
 
 STEPS = (IotaOp, FullOp, PointwiseOp, BroadcastOp, SqueezeOp, ExpandOp)
 _Along = tuple[Optional[int], ...]
+_Way = tuple[Hashable, ...]
+_Use = tuple[TensorView, _Along, _Way]
+"""A row as a reader needs it; along, way: see `_Copy`."""
 MOST_COPIES = 2000
 """If there were more, uses of inputs stay as they are, and the definition is cut into several kernels instead."""
 
@@ -71,7 +74,7 @@ class _Copies:
 
     def make(self) -> None:
         """Copy for each use, then keep one copy for each place."""
-        known: dict[Hashable, TensorView] = {}
+        known: dict[_Use, TensorView] = {}
         for expr in self.fusion.tensor_exprs():
             if expr.tensor_outputs[0] not in self.rows and axes_of_its_own(expr.tensor_outputs[0]) > 1:
                 for tensor in dict.fromkeys(t for t in expr.tensor_inputs if t in self.rows and axes_of_its_own(t)):
@@ -80,9 +83,9 @@ class _Copies:
                         return self._undo()
         self._merge()
 
-    def _copy_for(self, reader: Expr, tensor: TensorView, known: dict[Hashable, TensorView]) -> None:
+    def _copy_for(self, reader: Expr, tensor: TensorView, known: dict[_Use, TensorView]) -> None:
         first = len(self.made)
-        operand = self._copied(tensor, tuple(range(tensor.ndim)), (), known)
+        operand = self._copied((tensor, tuple(range(tensor.ndim)), ()), known)
         for copy in self.made[first:]:
             copy.operand = operand
         self.fusion.replace_input(reader, tensor, operand)
@@ -92,23 +95,35 @@ class _Copies:
         for reader, tensor, operand in self.readers:
             self.fusion.replace_input(reader, operand, tensor)
 
-    def _copied(self, tensor: TensorView, along: _Along, way: tuple[Hashable, ...], known: dict[Hashable, TensorView]) -> TensorView:
-        """Return a copy, with axes of its own. along, way: see `_Copy`. known: copies that may be shared."""
-        if tensor not in self.rows:
-            return tensor
-        copy = known.get((tensor, along, way))
-        if copy is None:
-            expr = tensor.definition()
-            if expr is None:
-                copy = self._read_again(tensor)
-            else:
-                above = _along_of_inputs(expr, along)
-                longer = (*way, (type(expr), expr.attributes["flags"])) if isinstance(expr, (BroadcastOp, SqueezeOp)) else way
-                operands = [self._copied(v, above, longer, known) if isinstance(v, TensorView) else v for v in expr.inputs]
-                copy = compute_again(self.fusion, expr, operands)
-            self.made.append(_Copy(tensor, copy, along, way))
-            known[tensor, along, way] = copy
-        return copy
+    def _copied(self, wanted: _Use, known: dict[_Use, TensorView]) -> TensorView:
+        """Return a copy, with axes of its own, of copies of its operands. known: copies that may be shared."""
+        pending = [wanted]
+        while pending:
+            use = pending[-1]
+            operands = [] if use in known else self._operands(use)
+            missing = [v for v in operands if isinstance(v, tuple) and v not in known]
+            if missing:
+                pending += reversed(missing)
+                continue
+            pending.pop()
+            if use not in known:
+                tensor, along, way = use
+                inputs = [known[v] if isinstance(v, tuple) else v for v in operands]
+                expr = tensor.definition()
+                known[use] = self._read_again(tensor) if expr is None else compute_again(self.fusion, expr, inputs)
+                self.made.append(_Copy(tensor, known[use], along, way))
+        return known[wanted]
+
+    def _operands(self, use: _Use) -> list[Val | _Use]:
+        """Return what a row is computed from, other rows as it needs them."""
+        tensor, along, way = use
+        expr = tensor.definition()
+        if expr is None:
+            return []
+        if isinstance(expr, (BroadcastOp, SqueezeOp)):
+            way = (*way, (type(expr), expr.attributes["flags"]))
+        along = _along_of_inputs(expr, along)
+        return [(v, along, way) if isinstance(v, TensorView) and v in self.rows else v for v in expr.inputs]
 
     def _read_again(self, tensor: TensorView) -> TensorView:
         copy = leading_part(self.fusion, tensor, logical_axes(tensor))
@@ -137,7 +152,7 @@ class _Copy:
     """A copy for one reader. operand: what the reader reads instead, this copy or what is computed from it. along: the axes of `operand` that it runs along.
     way: the axes that are added and dropped between the two."""
 
-    def __init__(self, original: TensorView, tensor: TensorView, along: _Along, way: tuple[Hashable, ...]) -> None:
+    def __init__(self, original: TensorView, tensor: TensorView, along: _Along, way: _Way) -> None:
         self.original, self.tensor, self.along, self.way = original, tensor, along, way
         self.operand = tensor
 
