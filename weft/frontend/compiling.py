@@ -21,6 +21,7 @@ from .aligned import align_products
 from .channels_last import lay_out_convolutions
 from .aten import Declined
 from .backend_options import BackendOptions
+from .bodies import CALLED, calls_bodies, owner_of
 from .calling import code_of_graph
 from .complex_parts import split_complex
 from .explain import as_text
@@ -82,8 +83,16 @@ def compile_graph(gm: torch.fx.GraphModule, *, kind: str, options: BackendOption
     for node in left:
         times, why = record.torch_ops.get(str(node.target), (0, reasons[node]))
         record.torch_ops[str(node.target)] = (times + 1, why)
+    code, owner = code_of_graph(gm, calls, written), owner_of(gm, functools.partial(_compile_body, options=options))
     _tell(record)
-    return boxed(code_of_graph(gm, calls, written), gm, record)
+    return boxed(code, gm, record, owner)
+
+
+def _compile_body(body: torch.fx.GraphModule, options: BackendOptions) -> Callable[[list[Any]], Any] | None:
+    """Return the function of a graph that an op of another one calls; None for numbers on the host alone."""
+    if is_on_cpu(body.graph) and not options.emulate:
+        return None
+    return compile_graph(body, kind="inference", options=options, may_donate=False)
 
 
 EAGER = "its tensors are on the CPU; options={'emulate': True} runs weft's kernels in the emulator"
@@ -142,6 +151,7 @@ def _regions_of(gm: torch.fx.GraphModule, on_cpu: bool) -> tuple[list[Region], d
     """Return the regions of a graph, and for every other call the reason why it stays with torch."""
     reasons: dict[Node, str] = {} if on_cpu else _on_the_cpu(gm.graph)
     reasons.update(parts_of_arguments(gm.graph))
+    reasons.update({n: CALLED for n in gm.graph.nodes if calls_bodies(n)})
     regions = find_regions(gm.graph, reasons)
     find_updates(gm.graph, regions)
     return regions, reasons

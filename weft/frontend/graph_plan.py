@@ -109,8 +109,8 @@ class Boxed:
         return made
 
 
-def boxed(code: Code, gm: torch.fx.GraphModule, record: CompiledGraph) -> Boxed:
-    """Return the function of a graph. gm: owner of its constants."""
+def boxed(code: Code, gm: torch.fx.GraphModule, record: CompiledGraph, owner: Any) -> Boxed:
+    """Return the function of a graph. owner: what its code reads attributes from, those of `gm`."""
     place = {id(call): number for number, call in enumerate(record.calls)}
     regions = tuple(call.plan for call in record.calls)
 
@@ -128,7 +128,7 @@ def boxed(code: Code, gm: torch.fx.GraphModule, record: CompiledGraph) -> Boxed:
         made = kept_code.packed(codes)
         return GraphPlan(record.kind, code.source, names, regions, record.compute_nodes, record.torch_ops, constants, made)  # type: ignore[arg-type]
 
-    return Boxed(code.source, code.names, gm, record.kind, plan)
+    return Boxed(code.source, code.names, owner, record.kind, plan)
 
 
 def _named(value: Any, place: dict[int, int]) -> tuple[str, Any] | None:

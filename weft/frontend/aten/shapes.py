@@ -76,7 +76,9 @@ def t_(t: Translation, x: Operand) -> Operand:
     return t.ops.permute(x, dims=[1, 0]) if t.rank(x) == 2 else x
 
 
-@rule(aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.clone.default, cheap=True, takes_narrow=True)
+@rule(
+    aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.clone.default, aten.detach_copy.default, aten.alias_copy.default, cheap=True, takes_narrow=True,
+)  # fmt: skip
 def identity(t: Translation, x: Operand, **_: Any) -> Operand:
     return x
 
