@@ -77,7 +77,8 @@ def t_(t: Translation, x: Operand) -> Operand:
 
 
 @rule(
-    aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.clone.default, aten.detach_copy.default, aten.alias_copy.default, cheap=True, takes_narrow=True,
+    aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.clone.default, aten.detach_copy.default, aten.alias_copy.default,
+    cheap=True, takes_narrow=True,
 )  # fmt: skip
 def identity(t: Translation, x: Operand, **_: Any) -> Operand:
     return x
