@@ -1,4 +1,4 @@
-"""Torch functions of further fields for `model_functions.py`: protein structure, recommendation, reinforcement learning, audio, video, splines, flows, optimizers.
+"""Torch functions of further fields for `model_functions.py`: protein structure, recommendation, reinforcement learning, audio, video, splines, optimizers.
 
 Written on 2026-11-29, after everything else was tuned. Adds them to `CASES` there. Read first: `case` in `function_cases.py`.
 """

@@ -410,6 +410,30 @@ def test_the_gradient_of_a_maximum_finds_its_elements_again_in_16_bits() -> None
     assert bool(x.grad.isfinite().all()) and bool((x.grad != 0).any(-1).all())
 
 
+def test_an_argument_in_a_wider_type_is_not_saved_for_its_maximum() -> None:
+    """The gradient goes to the elements that equal the maximum; those of a widened argument are the same when they are computed again."""
+    x, sink = torch.randn(6, 40).to(torch.bfloat16), torch.randn(1)
+
+    def softmax(x: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
+        largest = torch.maximum(x.float().amax(-1, keepdim=True), sink)
+        shares = torch.exp(x.float() - largest)
+        return shares / (shares.sum(-1, keepdim=True) + torch.exp(sink - largest))
+
+    ours, theirs = x.clone().requires_grad_(), x.double().requires_grad_()
+    torch._dynamo.reset()
+    out = torch.compile(softmax, backend=backend, options={"emulate": True, "strict": True})(ours, sink)
+    want = torch.cat([theirs, sink.double().expand(6, 1)], 1).softmax(-1)[:, :-1]
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-6)
+    slope = torch.randn_like(out)
+    out.backward(slope)
+    want.backward(slope.double())
+    assert ours.grad is not None and theirs.grad is not None
+    torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=2**-8, atol=1e-6)
+    (forward,) = (graph for graph in GRAPHS if graph.kind == "forward")
+    written = [value.meta["val"] for region, _ in forward.regions for value in region.outputs]
+    assert sum(value.numel() > 6 for value in written) == 1  # the result
+
+
 def test_on_a_gpu_what_reads_a_tensor_of_the_cpu_stays_with_torch_unless_a_factory_makes_it() -> None:
     aten, graph = torch.ops.aten, torch.fx.Graph()
 

@@ -81,7 +81,7 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "exponential": lambda z, r: (torch.exp(z * 0.5) * r).real, "made of parts": lambda z, r: torch.complex(r, z.imag) * torch.polar(r.abs() + 1, r),
     "sums": lambda z, r: ((z * r).sum(1), z.mean(0), (z * z).sum()), "shapes": lambda z, r: (z * r).reshape(-1).unflatten(0, (-1, 3)).T.contiguous() + 1,
     "pieces": lambda z, r: torch.cat([z[:, 1:] * 2, r[:, :3].to(z.dtype)], 1).flip(0), "masks": lambda z, r: torch.where(r > 0, z, r.to(z.dtype)) + torch.where(r > 1, z, 0),
-    "padded": lambda z, r: torch.nn.functional.pad(z * r, (1, 2)),
+    "blocks": lambda z, r: torch.block_diag(z * 2, r), "padded": lambda z, r: torch.nn.functional.pad(z * r, (1, 2)),
 }  # fmt: skip
 
 

@@ -147,8 +147,21 @@ def _save_what_extrema_are_of(graph: torch.fx.Graph) -> None:
             while source.op == "call_function" and is_cheap(source) and source.all_input_nodes:
                 source = source.all_input_nodes[0]
                 is_compared |= any(user.target is aten.eq.Tensor for user in source.users)
-            if source.op == "call_function" and is_compared:
+            if is_compared and not _is_exactly_an_argument(source):
                 source.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _is_exactly_an_argument(node: torch.fx.Node) -> bool:
+    """True for an argument, and for one that views and casts to a wider type show: whoever recomputes it gets the same numbers."""
+    while node.op == "call_function" and node.all_input_nodes:
+        (source, *others), value = node.all_input_nodes, node.meta["val"]
+        given = source.meta.get("val")
+        is_cast = node.target in (torch.ops.aten._to_copy.default, torch.ops.prims.convert_element_type.default)
+        is_wider = isinstance(given, torch.Tensor) and given.is_floating_point() and torch.promote_types(given.dtype, value.dtype) is value.dtype
+        if others or not (is_cheap(node) or is_cast and is_wider):
+            return False
+        node = source
+    return node.op == "placeholder"
 
 
 backend.compiler_name = "weft"  # type: ignore[attr-defined]

@@ -133,9 +133,8 @@ class _Splitting:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the parts of the present node, or of its operand."""
-        own = _value(self.at)
-        return REAL[own.dtype] if own.dtype in REAL else REAL[_value(self.at.args[0]).dtype]
+        """The type of the parts of the present node, or of its complex operands."""
+        return REAL[next(value.dtype for value in map(_value, (self.at, *self.at.all_input_nodes)) if value.dtype in REAL)]
 
     def tensor(self, part: Part, like: Node | None = None) -> Node:
         """Return a part of a complex node (like: the present one) as a tensor of its shape. Errors: NoRule for numbers, and shapes, of open sizes."""
@@ -146,7 +145,7 @@ class _Splitting:
             raise NoRule
         if isinstance(part, Node):
             return self(aten.expand.default, part, list(value.shape))
-        return self(aten.full.default, list(value.shape), float(part), dtype=REAL[value.dtype], device=value.device)
+        return self(aten.full.default, list(value.shape), float(part), dtype=self.dtype, device=value.device)
 
     def scalar(self, part: Part) -> Node:
         """Return a part as a tensor: a number as one without axes."""
