@@ -67,6 +67,24 @@ def test_volumes(name: str, channels_last: bool) -> None:
     assert all(graph.covered_nodes == graph.compute_nodes for graph in GRAPHS)
 
 
+@pytest.mark.parametrize("channels_last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize("given", [((1, 3, 3), (1, 2, 2), (0, 1, 1)), ((1, 2, 2),), ((1, 3, 2), 1)], ids=str)
+def test_maxima_within_planes_of_volumes(given: tuple[Any, ...], channels_last: bool) -> None:
+    """As in networks of videos; the positions are those in the volume."""
+    x = torch.randn(2, 3, 4, 7, 9)
+    x = x.to(memory_format=torch.channels_last_3d) if channels_last else x
+    compare(lambda t: F.silu(F.max_pool3d(t * 2, *given)), x, gradient_atol=1e-6)
+    torch._dynamo.reset()
+    _, places = torch.compile(lambda t: F.max_pool3d(t * 2, *given, return_indices=True), backend=backend, options={"emulate": True, "strict": True})(x)
+    assert torch.equal(places, F.max_pool3d(x * 2, *given, return_indices=True)[1])
+    assert all(graph.covered_nodes == graph.compute_nodes for graph in GRAPHS)
+
+
+def test_maxima_of_several_planes_are_torchs() -> None:
+    compare(lambda t: F.max_pool3d(t * 2, 2), torch.randn(2, 3, 4, 6, 8), gradient_atol=1e-6)
+    assert any("max_pool3d" in op for graph in GRAPHS for op in graph.torch_ops)
+
+
 def test_a_norm_of_neighbouring_channels() -> None:
     """local_response_norm is an average along channels."""
     compare(lambda t: F.local_response_norm(t * 2, 3, alpha=0.5), torch.randn(2, 7, 5, 6), gradient_atol=1e-6)

@@ -127,7 +127,54 @@ def _is_dense(dilation: Any) -> bool:
     return all(n == 1 for n in ([dilation] if isinstance(dilation, int) else dilation))
 
 
+# ---------------------------------------------------------------- volumes, plane by plane
+def _each_plane(x: Tensor, size: Any, step: Any, pad: Any, dilation: Any) -> tuple[list[int], list[int], list[int]] | None:
+    """Return the windows within planes of a volume [N, C, D, H, W]; None if windows have several planes, as torch's can."""
+    size, pad, dilation = ([v] * 3 if isinstance(v, int) else list(v) * 3 if len(v) == 1 else list(v) for v in (size, pad, dilation))
+    step = size if not step else [step] * 3 if isinstance(step, int) else list(step) * 3 if len(step) == 1 else list(step)
+    is_flat = (size[0], step[0], pad[0]) == (1, 1, 0) and x.dim() == 5 and _is_dense(dilation) and all(isinstance(n, int) for n in x.shape)
+    return (size[1:], step[1:], pad[1:]) if is_flat else None
+
+
+def _corners(x: Tensor) -> Tensor:
+    """Return the position in its volume of the first pixel of each plane, [D, 1, 1]."""
+    return before(counted(x.shape[2], x.device, torch.int64) * (x.shape[3] * x.shape[4]), 2)
+
+
+def _planes(volume: Tensor, is_last: bool) -> Tensor:
+    """Return a volume [N, C, D, H, W] as images, in its memory: [N, C * D, H, W], or channels last [N * D, C, H, W]."""
+    if is_last:
+        return volume.contiguous(memory_format=torch.channels_last_3d).transpose(1, 2).flatten(0, 1)
+    return volume.contiguous().flatten(1, 2)
+
+
+def _volume(planes: Tensor, x: Tensor, is_last: bool) -> Tensor:
+    """Return such images as a volume, of which x has the first axes."""
+    return planes.unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2) if is_last else planes.unflatten(1, x.shape[1:3])
+
+
+def largest_of_planes(x: Tensor, size: Any, step: Any = (), pad: Any = (0,), dilation: Any = (1,), ceil_mode: bool = False) -> Any:
+    """torch's max_pool3d_with_indices, of windows that have one plane each."""
+    windows, is_last = _each_plane(x, size, step, pad, dilation), is_channels_last(x)
+    found = NotImplemented if windows is None else largest(_planes(x, is_last), *windows, (1,), ceil_mode)
+    if found is NotImplemented:
+        return NotImplemented
+    best, place = (_volume(t, x, is_last) for t in found)
+    return best, place + _corners(x)
+
+
+def largest_of_planes_backward(grad: Tensor, x: Tensor, size: Any, step: Any, pad: Any, dilation: Any, ceil_mode: bool, indices: Tensor) -> Any:
+    """The gradient of `largest_of_planes`."""
+    windows, is_last = _each_plane(x, size, step, pad, dilation), is_channels_last(x)
+    if windows is None:
+        return NotImplemented
+    plain, shares, places = (_planes(t, is_last) for t in (x, grad, indices - _corners(x)))
+    out = largest_backward(shares, plain, *windows, (1,), ceil_mode, places)
+    return out if out is NotImplemented else _volume(out, x, is_last)
+
+
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.max_pool2d_with_indices.default: largest, aten.max_pool2d_with_indices_backward.default: largest_backward,
+    aten.max_pool3d_with_indices.default: largest_of_planes, aten.max_pool3d_with_indices_backward.default: largest_of_planes_backward,
 }  # fmt: skip
 """For AOTAutograd."""
