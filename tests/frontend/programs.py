@@ -19,11 +19,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from program_run import judged
 from programs_features import PROGRAMS as FEATURES
+from programs_fields import PROGRAMS as FIELDS
 from programs_models import PROGRAMS as MODELS
 from programs_state import PROGRAMS as STATE
 from programs_training import PROGRAMS as TRAINING
 
-PROGRAMS = {**TRAINING, **FEATURES, **MODELS, **STATE}
+PROGRAMS = {**TRAINING, **FEATURES, **MODELS, **STATE, **FIELDS}
 
 
 def main() -> None:

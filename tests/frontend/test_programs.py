@@ -9,7 +9,7 @@ from programs import PROGRAMS
 NAMES = (
     "optimizer_compiled", "hooks", "dropout_with_a_seed", "some_outputs_used", "python_values", "several_threads", "complex_rotation",
     "quantized_linear", "stances_and_errors", "preferences", "speculation", "snapshots_of_state", "streams_in_chunks", "layerwise_optimizer", "observers_of_ranges",
-    "arguments_and_their_parts_written", "teacher_and_student",
+    "arguments_and_their_parts_written", "teacher_and_student", "filter_of_sounds",
 )  # fmt: skip
 
 
