@@ -86,3 +86,24 @@ def test_remainders_and_columns_of_an_odd_image() -> None:
     _, out = text_and_result(function, x)
     t = x[:, torch.arange(11) * 3 % 5]
     assert torch.equal(out, t[:, :, torch.arange(13) // 2] + t[:, :, torch.arange(13) % 7])
+
+
+RANGES = [
+    (0.0, 1.05, 0.1, torch.float32),
+    (1, -1, -0.25, torch.float32),
+    (0.0, 6.0, 1, torch.float32),
+    (-2.5, 3, 0.3, torch.float64),
+    (0.5, 40, 1.5, torch.bfloat16),
+]
+
+
+@pytest.mark.parametrize("first, end, step, dtype", RANGES)
+def test_ranges_in_steps_of_floats(first: float, end: float, step: float, dtype: torch.dtype) -> None:
+    """Bins and time steps: their region is not left to torch."""
+    count = len(torch.arange(first, end, step))
+    x = torch.randn(3, count, dtype=dtype)
+    _, out = text_and_result(lambda x: torch.arange(first, end, step, dtype=dtype) + x * 0, x)
+    wanted = first + torch.arange(count, dtype=torch.float64) * step
+    # the step as a float32, the product and the sum: half a unit each, of the larger of the two terms; the result is rounded once more
+    near = 1.5 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps * ((wanted - first).abs() + abs(first)) + torch.finfo(dtype).eps * wanted.abs()
+    assert out.dtype is dtype and bool(((out.double() - wanted).abs() <= near).all())

@@ -319,10 +319,19 @@ def iota(t: Translation, length: Any, *, start: Any, step: Any, dtype: torch.dty
 
 @rule(aten.arange.start_step, cheap=True)
 def arange(t: Translation, start: Any, end: Any, step: Any = 1, **_: Any) -> Operand:
-    """Whole numbers from `start` in steps, in any type. Errors: Declined for steps that are not whole."""
+    """Numbers from `start` in steps, in any type. Floats are start + i * step in float32, or in float64 for results in float64, as torch's kernel computes
+    them on a GPU. Errors: Declined for floats whose value is open, and for integers in steps that are not whole."""
     (length,) = t.node.meta["val"].shape
     first, by = (meta_of(v) for v in (t.node.args[0], t.node.args[2] if len(t.node.args) > 2 else step))
-    if any(isinstance(v, (float, torch.SymFloat)) for v in (first, by)):
-        raise Declined("a range with a step that is not an integer")
+    if any(isinstance(v, torch.SymFloat) for v in (first, by)):
+        raise Declined("a range whose start or step is an open float")
+    if isinstance(first, float) or isinstance(by, float):
+        if not t.result_dtype.is_floating_point:
+            raise Declined("a range of integers in steps that are floats")
+        (count,) = t.extents((length,))
+        places = t.ops.iota(t.constant(count, torch.int64) if isinstance(count, int) else count, dtype=t.dtype(torch.int64))
+        computed = torch.float64 if t.result_dtype is torch.float64 else torch.float32
+        first, by = (float(v) if isinstance(v, (int, float)) else t.extent(v) for v in (first, by))
+        return t.to(t.ops.add(t.ops.mul(t.to(places, computed), by), first), t.result_dtype)
     count, first, by = (t.constant(v, torch.int64) if isinstance(v, int) else v for v in t.extents((length, first, by)))
     return t.to(t.ops.iota(count, first, by, dtype=t.dtype(torch.int64)), t.result_dtype)
