@@ -161,3 +161,26 @@ def test_an_aliased_reduction_over_nothing_writes_the_input() -> None:
 def test_identities(kind: str, dtype: DataType, expected: Any) -> None:
     value = MONOIDS[kind].identity_value(dtype)
     assert value == expected and type(value) is type(expected)
+
+
+@pytest.mark.parametrize("place", ["first", "last", "all but the first", "all but the last"])
+@pytest.mark.parametrize("is_view", [True, False])
+def test_a_slice_of_nothing_reads_nothing(place: str, is_view: bool) -> None:
+    """Ends are clamped for sizes of 1 or more: what they then are for an axis without elements is an error, not an access outside."""
+
+    def build(fd: FusionDefinition) -> None:
+        x = tensor(fd, 2)
+        size, less = x.size(1), fd.ops.sub(x.size(1), 1)
+        first, end = {"first": (0, 1), "last": (less, size), "all but the first": (1, size), "all but the last": (0, less)}[place]
+        part = fd.ops.slice(x, [0, first], [x.size(0), end])
+        fd.add_output(part if is_view else fd.ops.neg(part))
+
+    fd = define(build)
+    for columns in (0, 3, 0, 1):
+        x = torch.randn(4, columns)
+        if not columns:
+            with pytest.raises(UserError, match="are asked for, and the axis has 0 in this call|Invalid resized domain extent -1 of axis 1"):
+                fd.execute([x])
+            continue
+        part = {"first": x[:, :1], "last": x[:, -1:], "all but the first": x[:, 1:], "all but the last": x[:, :-1]}[place]
+        assert_same(fd.execute([x]), [part if is_view else -part])

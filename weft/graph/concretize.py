@@ -39,6 +39,12 @@ class ExpandMismatch(UserError):
     fix = "only axes of extent 1 can be expanded"
 
 
+class SliceOutside(UserError):
+    code = "W379"
+    what = "slice: elements {first} to {last} of axis {axis} of {tensor} are asked for, and the axis has {size} in this call"
+    fix = "pass tensors with elements, or define the size as 0: ends of slices are clamped for symbolic sizes of 1 or more"
+
+
 def is_open(fusion: Fusion) -> bool:
     """True if sizes of a call decide something: an axis is open, or a reshape has symbolic sizes."""
     return any(axis.is_open() for t in fusion.tensors() for axis in t.get_logical_domain()) or any(
@@ -320,12 +326,27 @@ def _welford(fusion: Fusion, expr: WelfordOp, questions: Questions) -> None:
 
 
 def _lookup(fusion: Fusion, expr: LookupOp, questions: Questions) -> None:
+    if expr.op_name == "slice" and not expr.is_masked:
+        _check_inside(expr, questions)
     out = expr.tensor_outputs[0]
     for position, axis in enumerate(out.get_logical_domain()):
         number = questions.number(axis.logical_extent)
         if number is not None and number < 0:
             raise NegativeResult(op=expr.op_name, extent=number, axis=position, tensor=expr.source)
     _by_extents(fusion, expr, questions)
+
+
+def _check_inside(expr: LookupOp, questions: Questions) -> None:
+    """Refuse a slice that reaches outside of its tensor. Where a definition clamps its ends, symbolic sizes are taken to be 1 or more: of an axis without elements,
+    the first element would be read. Errors: SliceOutside.
+    """
+    results = logical_axes(expr.tensor_outputs[0])
+    for dim, (place, axis) in enumerate(zip(expr.positions, logical_axes(expr.source))):
+        if not isinstance(place, Along):
+            continue
+        size, first, count = (questions.number(sym) for sym in (axis.logical_extent, place.offset, results[place.axis].logical_extent))
+        if size is not None and first is not None and count is not None and count > 0 and not 0 <= first <= size - count:
+            raise SliceOutside(first=first, last=first + count - 1, axis=dim, tensor=expr.source, size=size)
 
 
 def _cat(fusion: Fusion, expr: CatOp, questions: Questions) -> None:

@@ -176,7 +176,10 @@ def _step(expr: Expr, axes: Axes, env: Mapping[Sym, Number]) -> tuple[Axes, int]
         for n, (size, stride), position in zip(wanted, axes, expr.positions):
             if n != size and stride == 0 and size > 1:
                 return None  # a part of an expanded axis is stored in full, as nvFuser does
-            offset += evaluate_int(position.offset, env) * stride if n else 0  # type: ignore[union-attr]
+            first = evaluate_int(position.offset, env)  # type: ignore[union-attr]
+            if n < 0 or n and not 0 <= first <= size - n:
+                return None  # an error is raised elsewhere
+            offset += first * stride if n else 0
         return [(n, stride) for n, (_, stride) in zip(wanted, axes)], offset
     root = no_reductions(output.get_maybe_root_domain())
     place = {axis: n for n, axis in enumerate(root)}
