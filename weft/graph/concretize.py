@@ -337,8 +337,8 @@ def _lookup(fusion: Fusion, expr: LookupOp, questions: Questions) -> None:
 
 
 def _check_inside(expr: LookupOp, questions: Questions) -> None:
-    """Refuse a slice that reaches outside of its tensor. Where a definition clamps its ends, symbolic sizes are taken to be 1 or more: of an axis without elements,
-    the first element would be read. Errors: SliceOutside.
+    """Refuse a slice that reaches outside of its tensor. Where a definition clamps its ends, symbolic sizes are taken to be 1 or more: of an axis without
+    elements, the first element would be read. Errors: SliceOutside.
     """
     results = logical_axes(expr.tensor_outputs[0])
     for dim, (place, axis) in enumerate(zip(expr.positions, logical_axes(expr.source))):
