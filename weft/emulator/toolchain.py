@@ -24,8 +24,8 @@ from weft.errors import UserError
 # Both sides: no C++ library is used, so neither exceptions nor type information are needed.
 COMMON_FLAGS = ("-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector")
 LINK_FLAGS = ("-shared", "-nostdlib")
-# GCC passes that take a sixth of the build time without a measurable gain here. Other compilers do not have these names. And the loop vectorizer: with it, kernels
-# built by GCC 12 at -O2 lose sums of integers down columns where a thread has two (tests/emulator/test_integer_columns.py).
+# GCC passes that take a sixth of the build time without a measurable gain here. Other compilers do not have these names. And the loop vectorizer: with it,
+# kernels that GCC 12 built at -O2 lost sums of integers down columns where a thread has two (tests/emulator/test_integer_columns.py).
 GCC_LEAVES_OUT = (
     "-fno-gcse", "-fno-schedule-insns2", "-fno-tree-slp-vectorize", "-fno-tree-dominator-opts", "-fno-tree-pta", "-fira-region=one", "-fno-tree-vectorize",
 )  # fmt: skip
