@@ -445,23 +445,3 @@ def test_of_two_values_for_one_input_the_second_is_written(is_first_a_sum: bool)
     first, second = (added, times) if is_first_a_sum else (times, added)
     out, negative = fd.execute([a, b])
     assert_same([out, negative, b], [first, -first, second])
-
-
-def test_one_value_is_written_into_several_inputs() -> None:
-    with FusionDefinition() as fd:
-        x, y, z = (fd.define_tensor([-1], contiguity=True) for _ in range(3))
-        total = fd.ops.add(x, y)
-        for target in (y, z, y):
-            fd.add_output(total, target)
-    for definition in (fd, define_again(fd)):
-        a, b, c = torch.randn(5), torch.randn(5), torch.full((5,), 7.0)
-        wanted = a + b
-        assert definition.execute([a, b, c]) == []
-        assert_same([b, c], [wanted, wanted])
-
-
-def define_again(fd: FusionDefinition) -> FusionDefinition:
-    """The definition that the text of `fd` makes."""
-    scope: dict[str, Any] = {"FusionDefinition": FusionDefinition, "DataType": DataType}
-    exec(repr(fd), scope)  # noqa: S102  (the text of a definition of this test)
-    return define(scope["nvfuser_fusion"])

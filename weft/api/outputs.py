@@ -10,7 +10,6 @@ from typing import Any
 from ..errors import UserError
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView, Val
-from ..ops import build
 from .overloads import IncompatibleArguments
 
 
@@ -60,12 +59,10 @@ def add_output(fusion: Fusion, output: Any, alias_input: Any = None) -> None:
 
 
 def _add_alias(fusion: Fusion, output: Val, alias: Val) -> None:
-    """Let `output` be written into the input `alias`, instead of what was to be written there before. What is written into another input too is copied."""
+    """Let `output` be written into the input `alias`, instead of what was to be written there before, and instead of into another input (as in nvFuser)."""
     _check_alias(fusion, output, alias)
     for earlier in [value for value, target in fusion.aliases.items() if target is alias and value is not output]:
         fusion.forget_alias(earlier)
-    if fusion.aliases.get(output, alias) is not alias:
-        output = build.copy(fusion, output)
     fusion.add_output(output, alias)
 
 
