@@ -20,6 +20,7 @@ from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, Roll, SqueezeOp, TensorView, UserAxes,
 )  # fmt: skip
 from ..ops.build import cast, logical_axes
+from .added_axes import drop_added_axes
 from .atoms import Atoms
 from .concretize import concretize, has_views, is_open
 from .factored_bags import multiply_behind_bags
@@ -62,6 +63,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     questions = questions or Questions()
     find_rolls(fusion)
     if not has_views(fusion) and not is_open(fusion) and not questions.ones:
+        drop_added_axes(fusion)
         fold_squeezes(fusion)
         fold_few_largest(fusion, questions)
         _rewrite_decided(fusion, questions)
@@ -75,6 +77,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     for expr in fusion.tensor_exprs():
         if isinstance(expr, CatOp):
             select_by_position(fusion, expr)
+    drop_added_axes(fusion)
     fold_squeezes(fusion)
     _rewrite_decided(fusion, questions)
     return equalities
