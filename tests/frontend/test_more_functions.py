@@ -122,7 +122,7 @@ def test_fake_quantization(how: str, dtype: torch.dtype) -> None:
         if how == "number":
             return torch.fake_quantize_per_tensor_affine(x, 0.0173, 3, -128, 127)
         if how == "channels":
-            return torch.fake_quantize_per_channel_affine(x, scales, zeros, 1, 0, 255)
+            return torch.fake_quantize_per_channel_affine(x, scales, zeros, 1, -8, 100)
         enabled = torch.tensor([how == "tensor"], dtype=torch.int64)
         return torch.ops.aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams(x, scale, zero, enabled, -128, 127)[0]
 

@@ -23,7 +23,7 @@ from .aten import Declined
 from .backend_options import BackendOptions
 from .bodies import CALLED, calls_bodies, owner_of
 from .calling import code_of_graph
-from .complex_parts import split_complex
+from .complex_parts import VIEWS_OF_PARTS, split_complex
 from .explain import as_text
 from .graph_plan import Boxed, GraphPlan, boxed
 from .record import GRAPHS, CompiledGraph, counts, weight
@@ -78,7 +78,7 @@ def compile_graph(gm: torch.fx.GraphModule, *, kind: str, options: BackendOption
     record.calls = [call for _, call in calls]
     called = [region for region, _ in calls]
     written = find_written(gm.graph, called)
-    left = [n for n in gm.graph.nodes if n in reasons and not is_done(n, called, written)]
+    left = [n for n in gm.graph.nodes if n in reasons and n.target not in VIEWS_OF_PARTS and not is_done(n, called, written)]
     record.compute_nodes = record.covered_nodes + sum(1 for n in left if reasons[n] != ON_CPU and not writes_back(n))
     for node in left:
         times, why = record.torch_ops.get(str(node.target), (0, reasons[node]))

@@ -35,6 +35,10 @@ VIEWS = frozenset({
 """Ops that torch does without a kernel, or, if it needs the complex tensor, as well as weft. They stay if torch needs their result."""
 
 
+VIEWS_OF_PARTS = frozenset({aten.view_as_complex.default, aten.view_as_real.default, aten._conj.default})
+"""Views that torch makes where kernels and its own ops meet; they cost nothing."""
+
+
 def split_complex(graph: Graph) -> None:
     """Replace complex nodes by their parts, in place, wherever kernels compute with these."""
     if any(_is_split(node) for node in graph.nodes):
@@ -413,4 +417,4 @@ def _angle(s: _Splitting, x: Node) -> Node:
     return s(aten.atan2.default, b, a)
 
 
-__all__ = ["split_complex"]
+__all__ = ["VIEWS_OF_PARTS", "split_complex"]

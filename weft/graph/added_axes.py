@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from ..analysis.axes import UnionFind, pairwise
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorView
+from ..ops.build import logical_axes
 
 PASSED = (PointwiseOp, LoadStoreOp, BroadcastOp, ExpandOp, SqueezeOp, ReductionOp)
 """Ops that do the same without an axis of one element."""
@@ -35,8 +36,12 @@ def _is_of_one(axis: IterDomain) -> bool:
     return axis.is_broadcast() and axis.expanded_extent is None
 
 
+def _squeezed(expr: SqueezeOp) -> list[IterDomain]:
+    return [axis for axis, flag in zip(logical_axes(expr.tensor_inputs[0]), expr.attributes["flags"]) if flag]
+
+
 class _Dropping:
-    """kept: representatives of axes that something needs; they are found in the sets once all are joined."""
+    """kept, dropped: representatives of axes that something needs, and that squeezes drop; they are found in the sets once all are joined."""
 
     def __init__(self, fusion: Fusion, exprs: list[Expr]) -> None:
         self.fusion, self.exprs = fusion, exprs
@@ -48,6 +53,7 @@ class _Dropping:
         for expr in exprs:
             needed += self._joined(expr)
         self.kept = set(map(self.sets.find, needed))
+        self.dropped = {self.sets.find(axis) for expr in exprs if isinstance(expr, SqueezeOp) for axis in _squeezed(expr)}
 
     def _is_free(self, tensor: TensorView) -> bool:
         """True for a tensor whose axes only ops see that do the same without one of them."""
@@ -67,7 +73,7 @@ class _Dropping:
                         yield from filter(_is_of_one, (a, b))
 
     def _goes(self, axis: IterDomain) -> bool:
-        return _is_of_one(axis) and self.sets.find(axis) not in self.kept
+        return _is_of_one(axis) and (found := self.sets.find(axis)) in self.dropped and found not in self.kept
 
     def run(self) -> None:
         stay = {tensor: [not self._goes(axis) for axis in tensor.get_logical_domain()] for tensor in self.fusion.tensors()}
