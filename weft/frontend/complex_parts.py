@@ -7,8 +7,9 @@ transform, a result), the parts are stored side by side, and a view of them is t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.fx import Graph, Node
@@ -151,6 +152,10 @@ class _Splitting:
             return self(aten.expand.default, part, list(value.shape))
         return self(aten.full.default, list(value.shape), float(part), dtype=self.dtype, device=value.device)
 
+    def tensors(self, value: Node) -> list[Node]:
+        """Return the parts of an operand as tensors of its shape. Errors: NoRule."""
+        return [self.tensor(part, value) for part in self.of(value)]
+
     def scalar(self, part: Part) -> Node:
         """Return a part as a tensor: a number as one without axes."""
         return part if isinstance(part, Node) else self(aten.full.default, [], float(part), dtype=self.dtype, device=_value(self.at).device)
@@ -196,7 +201,8 @@ class _Splitting:
             return a * b
         if isinstance(b, Node):
             return self(aten.mul.Tensor, a, b)
-        return 0 if b == 0 and _is_number_of_rules(b) else a if b == 1 else self(aten.mul.Tensor, a, b)
+        is_missing = b == 0 and isinstance(b, int)  # a zero of a program is a float, and what it multiplies may be infinite
+        return 0 if is_missing else a if b == 1 else self(aten.mul.Tensor, a, b)
 
     def add(self, a: Part, b: Part) -> Part:
         if not isinstance(a, Node):
@@ -214,11 +220,6 @@ class _Splitting:
         return self.add(a, self.neg(b))
 
 
-def _is_number_of_rules(number: Part) -> bool:
-    """True for the zero that stands for a part that is not there: an int. What a program multiplies by 0.0 may be infinite."""
-    return isinstance(number, int)
-
-
 Rule = Callable[..., Parts]
 _OF_PARTS: dict[Any, Rule] = {}
 """Op with a complex result -> its parts, from the node's arguments."""
@@ -226,20 +227,18 @@ _REAL_RESULTS: dict[Any, Callable[..., Node]] = {}
 """Op with a real result of a complex operand -> that result."""
 
 
-def _rule(*targets: Any) -> Callable[[Rule], Rule]:
-    def register(rule: Rule) -> Rule:
-        _OF_PARTS.update(dict.fromkeys(targets, rule))
+R = TypeVar("R", bound=Callable[..., Any])
+
+
+def _rule(*targets: Any, table: dict[Any, Any] = _OF_PARTS) -> Callable[[R], R]:
+    def register(rule: R) -> R:
+        table.update(dict.fromkeys(targets, rule))
         return rule
 
     return register
 
 
-def _result(*targets: Any) -> Callable[[Callable[..., Node]], Callable[..., Node]]:
-    def register(rule: Callable[..., Node]) -> Callable[..., Node]:
-        _REAL_RESULTS.update(dict.fromkeys(targets, rule))
-        return rule
-
-    return register
+_result = functools.partial(_rule, table=_REAL_RESULTS)
 
 
 # ---------------------------------------------------------------- each part by itself
@@ -249,7 +248,7 @@ def _apart(target: Any) -> None:
         if "dtype" in keywords or any(isinstance(arg, Node) and _is_complex(arg) for arg in args):
             raise NoRule
         of_parts = aten.reshape.default if target in (aten.view.default, aten._unsafe_view.default) else target  # parts may lie apart
-        real, imaginary = (s(of_parts, s.tensor(part, x), *args, **keywords) for part in s.of(x))
+        real, imaginary = (s(of_parts, part, *args, **keywords) for part in s.tensors(x))
         return real, imaginary
 
 
@@ -268,21 +267,20 @@ def _copied(s: _Splitting, to: Node, x: Any, *_: Any) -> Parts:
 
 @_rule(aten.cat.default)
 def _cat(s: _Splitting, tensors: list[Node], dim: int = 0) -> Parts:
-    pieces = [[s.tensor(part, x) for part in s.of(x)] for x in tensors]
+    pieces = map(s.tensors, tensors)
     real, imaginary = (s(aten.cat.default, list(parts), dim) for parts in zip(*pieces))
     return real, imaginary
 
 
 @_rule(aten.slice_scatter.default)
 def _slice_scatter(s: _Splitting, x: Node, source: Node, *place: Any) -> Parts:
-    pairs = zip(s.of(x), s.of(source))
-    real, imaginary = (s(aten.slice_scatter.default, s.tensor(a, x), s.tensor(b, source), *place) for a, b in pairs)
+    real, imaginary = (s(aten.slice_scatter.default, a, b, *place) for a, b in zip(s.tensors(x), s.tensors(source)))
     return real, imaginary
 
 
 @_rule(aten.constant_pad_nd.default)
 def _pad(s: _Splitting, x: Node, widths: Any, fill: Any = 0) -> Parts:
-    real, imaginary = (s(aten.constant_pad_nd.default, s.tensor(part, x), widths, of) for part, of in zip(s.of(x), s.of(fill)))
+    real, imaginary = (s(aten.constant_pad_nd.default, part, widths, of) for part, of in zip(s.tensors(x), s.of(fill)))
     return real, imaginary
 
 
@@ -315,14 +313,9 @@ def _to_copy(s: _Splitting, x: Node, **keywords: Any) -> Parts:
     return s.of(x)
 
 
-@_rule(aten.full.default)
-def _full(s: _Splitting, shape: Any, number: Any, **keywords: Any) -> Parts:
-    return s.of(number)
-
-
-@_rule(aten.scalar_tensor.default)
-def _scalar_tensor(s: _Splitting, number: Any, **keywords: Any) -> Parts:
-    return s.of(number)
+@_rule(aten.full.default, aten.scalar_tensor.default)
+def _full(s: _Splitting, *shape_and_number: Any, **keywords: Any) -> Parts:
+    return s.of(shape_and_number[-1])
 
 
 @_rule(aten.zeros_like.default)
@@ -354,7 +347,7 @@ def _div(s: _Splitting, x: Any, y: Any) -> Parts:
     """By a real number: torch scales a complex divisor, so that its square does not overflow."""
     if _is_complex(y) or isinstance(y, complex):
         raise NoRule
-    real, imaginary = (s(aten.div.Tensor, s.tensor(part, x), s.of(y)[0]) for part in s.of(x))
+    real, imaginary = (s(aten.div.Tensor, part, s.of(y)[0]) for part in s.tensors(x))
     return real, imaginary
 
 
@@ -372,9 +365,8 @@ def _conj(s: _Splitting, x: Node) -> Parts:
 
 @_rule(aten.exp.default)
 def _exp(s: _Splitting, x: Node) -> Parts:
-    a, b = (s.tensor(part, x) for part in s.of(x))
-    size = s(aten.exp.default, a)
-    return s.mul(size, s(aten.cos.default, b)), s.mul(size, s(aten.sin.default, b))
+    a, b = s.tensors(x)
+    return _polar(s, s(aten.exp.default, a), b)
 
 
 @_rule(aten.sgn.default)
@@ -382,7 +374,7 @@ def _sgn(s: _Splitting, x: Node) -> Parts:
     """The number over its size; 0 for 0."""
     size = _abs(s, x)
     is_zero = s(aten.eq.Scalar, size, 0)
-    real, imaginary = (s(aten.where.self, is_zero, s.tensor(part, x), s(aten.div.Tensor, s.tensor(part, x), size)) for part in s.of(x))
+    real, imaginary = (s(aten.where.self, is_zero, part, s(aten.div.Tensor, part, size)) for part in s.tensors(x))
     return real, imaginary
 
 
@@ -391,12 +383,12 @@ def _sgn(s: _Splitting, x: Node) -> Parts:
 def _view_as_real(s: _Splitting, x: Node) -> Node:
     if x not in s.parts:
         raise NoRule  # a view of what torch has made
-    return s.side_by_side([s.tensor(part, x) for part in s.of(x)])
+    return s.side_by_side(s.tensors(x))
 
 
 @_result(aten.eq.Scalar, aten.eq.Tensor)
 def _eq(s: _Splitting, x: Any, y: Any) -> Node:
-    a, b = ([s.tensor(part, v) if isinstance(v, Node) else part for part in s.of(v)] for v in (x, y))
+    a, b = (s.tensors(v) if isinstance(v, Node) else s.of(v) for v in (x, y))
     return s(aten.logical_and.default, *(s(aten.eq.Tensor if isinstance(q, Node) else aten.eq.Scalar, p, q) for p, q in zip(a, b)))
 
 
@@ -407,13 +399,13 @@ def _ne(s: _Splitting, x: Any, y: Any) -> Node:
 
 @_result(aten.abs.default)
 def _abs(s: _Splitting, x: Node) -> Node:
-    a, b = (s.tensor(part, x) for part in s.of(x))
+    a, b = s.tensors(x)
     return s(aten.hypot.default, a, b)
 
 
 @_result(aten.angle.default)
 def _angle(s: _Splitting, x: Node) -> Node:
-    a, b = (s.tensor(part, x) for part in s.of(x))
+    a, b = s.tensors(x)
     return s(aten.atan2.default, b, a)
 
 

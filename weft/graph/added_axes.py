@@ -11,11 +11,10 @@ from collections.abc import Iterable
 from ..analysis.axes import UnionFind, pairwise
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorView
-from ..ops.build import logical_axes
+from ..ops.build import is_plain_broadcast, logical_axes
 
 PASSED = (PointwiseOp, LoadStoreOp, BroadcastOp, ExpandOp, SqueezeOp, ReductionOp)
 """Ops that do the same without an axis of one element."""
-
 
 ENDS = (PointwiseOp, LoadStoreOp, ExpandOp)
 """Ops whose results may be outputs: they are computed without the axis, which is then added."""
@@ -32,10 +31,6 @@ def drop_added_axes(fusion: Fusion) -> None:
         _Dropping(fusion, exprs).run()
 
 
-def _is_of_one(axis: IterDomain) -> bool:
-    return axis.is_broadcast() and axis.expanded_extent is None
-
-
 def _squeezed(expr: SqueezeOp) -> list[IterDomain]:
     return [axis for axis, flag in zip(logical_axes(expr.tensor_inputs[0]), expr.attributes["flags"]) if flag]
 
@@ -49,7 +44,7 @@ class _Dropping:
         needed: list[IterDomain] = []
         for tensor in fusion.tensors():
             if not self._is_free(tensor):
-                needed += filter(_is_of_one, tensor.get_logical_domain())
+                needed += filter(is_plain_broadcast, tensor.get_logical_domain())
         for expr in exprs:
             needed += self._joined(expr)
         self.kept = set(map(self.sets.find, needed))
@@ -67,13 +62,13 @@ class _Dropping:
         for out in expr.tensor_outputs:
             for source in expr.tensor_inputs:
                 for a, b in pairwise(source, out, expr):
-                    if _is_of_one(a) and _is_of_one(b):
+                    if is_plain_broadcast(a) and is_plain_broadcast(b):
                         self.sets.union(a, b)
                     else:
-                        yield from filter(_is_of_one, (a, b))
+                        yield from filter(is_plain_broadcast, (a, b))
 
     def _goes(self, axis: IterDomain) -> bool:
-        return _is_of_one(axis) and (found := self.sets.find(axis)) in self.dropped and found not in self.kept
+        return is_plain_broadcast(axis) and (found := self.sets.find(axis)) in self.dropped and found not in self.kept
 
     def run(self) -> None:
         stay = {tensor: [not self._goes(axis) for axis in tensor.get_logical_domain()] for tensor in self.fusion.tensors()}

@@ -16,7 +16,7 @@ from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp
 from ..ir.values import IterDomain
-from ..ops.build import logical_axes
+from ..ops.build import is_plain_broadcast, logical_axes
 from .questions import Questions
 
 
@@ -34,10 +34,6 @@ class _Shifted:
     sides: tuple[IterDomain, IterDomain]
     offset: Sym
     is_part: bool
-
-
-def _is_plain_broadcast(axis: IterDomain) -> bool:
-    return axis.is_broadcast() and axis.expanded_extent is None
 
 
 class Atoms:
@@ -74,7 +70,7 @@ class Atoms:
 
     def _join_pairs(self, pairs: Iterable[tuple[IterDomain, IterDomain]]) -> None:
         for a, b in pairs:
-            if not _is_plain_broadcast(a) and not _is_plain_broadcast(b):
+            if not is_plain_broadcast(a) and not is_plain_broadcast(b):
                 self._sets.union(a, b)
 
     def _relate(self, fusion: Fusion) -> None:
@@ -112,7 +108,7 @@ class Atoms:
 
     def _shift(self, axis: IterDomain, result: IterDomain, offset: Sym, is_part: bool) -> None:
         """Relate an axis to a shifted one; the offset must not depend on values that change between calls."""
-        if _is_plain_broadcast(axis) or _is_plain_broadcast(result) or not all(".size[" in str(v) for v in variables(offset)):
+        if is_plain_broadcast(axis) or is_plain_broadcast(result) or not all(".size[" in str(v) for v in variables(offset)):
             self._freeze([axis, result])
             return
         self._add(_Shifted((self._sets.find(axis), self._sets.find(result)), offset, is_part))

@@ -20,7 +20,7 @@ from ..ir.values import (
     WelfordOp, no_reductions,
 )  # fmt: skip
 from ..ops.monoids import StateMonoid
-from ..ops.build import ExtentMismatch, cast, logical_axes, pointwise
+from ..ops.build import ExtentMismatch, cast, is_plain_broadcast, logical_axes, pointwise
 from ..ops.reductions import monoid_of, repeated
 from ..ops.reshape import ElementCountsDiffer, WrongRuntimeSize, recipe
 from ..ops.resize import NegativeResult
@@ -202,7 +202,7 @@ def _scan(fusion: Fusion, expr: Expr, questions: Questions) -> None:
     """
     source, dim = expr.tensor_inputs[0], expr.attributes["dim"]
     axis = logical_axes(source)[dim]
-    if axis.is_broadcast() and axis.expanded_extent is None and len(expr.inputs) == 1:
+    if is_plain_broadcast(axis) and len(expr.inputs) == 1:
         out = expr.tensor_outputs[0]
         fusion.remove(expr)
         copy = LoadStoreOp([source], [out])
@@ -239,7 +239,7 @@ def _expand(fusion: Fusion, expr: Expr, questions: Questions) -> None:
         if not axis.is_open() and not (axis.is_iteration() and old.is_broadcast()):
             continue
         wanted = axis.logical_extent
-        if old.is_broadcast() and old.expanded_extent is None:
+        if is_plain_broadcast(old):
             _settle(axis, ONE, IterType.broadcast, None if questions.is_one(wanted) else wanted)
             continue
         if questions.number(old.logical_extent) != questions.number(wanted):

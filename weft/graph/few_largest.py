@@ -11,12 +11,9 @@ from ..ir.graph_ops import TorchOp
 from ..ir.values import Expr, FullOp, LoadStoreOp, PointwiseOp, TensorView
 from ..ops.build import broadcast, cast, constant, logical_axes, pointwise
 from ..ops.factories import iota
-from ..ops.largest import MOST, few
+from ..ops.largest import MOST, TYPES, few
 from ..ops.reductions import fold_state
 from .questions import Questions
-
-TYPES = (DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16, DataType.Int, DataType.Int32)
-
 
 def has_few_largest(fusion: Fusion) -> bool:
     """True if a definition has a topk that a reduction can compute."""

@@ -12,9 +12,9 @@ from ..expr import ZERO, mul, product, sub
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, At, BagOp, Fixed, LookupOp, Position
 from ..ir.values import Expr, PointwiseOp, ReductionOp, SqueezeOp, TensorView, WelfordOp
-from ..ops.build import cast, logical_axes
+from ..ops.build import cast, is_plain_broadcast, logical_axes
 from .lookups_of_sums import move_through_sums
-from .moved_lookups import LookupMover, Made, extent_count, is_joined, is_moved, is_plain_broadcast, picks_few, turns_memory
+from .moved_lookups import LookupMover, Made, extent_count, is_joined, is_moved, picks_few, turns_memory
 
 MOST_INSTRUCTIONS = 100
 """Instructions per element of a chain that is recomputed at the looked-up position. An estimate: with 2 per byte loaded a kernel is still memory-bound.

@@ -16,7 +16,7 @@ from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, At, BagOp, Fixed, LookupOp, Position
 from ..ir.values import ELEMENTWISE, BroadcastOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, Scalar, SqueezeOp, TensorView, Val
-from ..ops.build import broadcast, cast, constant, logical_axes, pointwise
+from ..ops.build import broadcast, cast, constant, is_plain_broadcast, logical_axes, pointwise
 from ..ops.factories import iota
 from ..ops.registry import lookup as op_named
 from ..ops.shapes import permute, squeeze
@@ -468,7 +468,3 @@ def _through_chain(number: Number, chain: Sequence[PointwiseOp]) -> Number | Non
 
 def _zero(dtype: DataType) -> Number:
     return False if dtype.is_bool else 0 if dtype.is_integer else 0j if dtype.is_complex else 0.0
-
-
-def is_plain_broadcast(axis: IterDomain) -> bool:
-    return axis.is_broadcast() and axis.expanded_extent is None

@@ -17,7 +17,7 @@ from ..ir.block_ops import is_pointwise
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp
 from ..ir.values import Expr, IterDomain, LoadStoreOp, PointwiseOp, TensorView, Val
-from ..ops.build import broadcast, logical_axes
+from ..ops.build import broadcast, is_plain_broadcast, logical_axes
 from ..ops.shapes import squeeze
 
 Sides = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
@@ -168,7 +168,7 @@ def _fits(tensor: TensorView, sides: Sides) -> bool:
         return True
     axes = logical_axes(tensor)
     changed = [d for mine, other in sides if len(mine) > 1 or len(other) > 1 for d in mine]
-    return len(axes) == sum(len(mine) for mine, _ in sides) and all(axes[d].is_broadcast() and axes[d].expanded_extent is None for d in changed)
+    return len(axes) == sum(len(mine) for mine, _ in sides) and all(is_plain_broadcast(axes[d]) for d in changed)
 
 
 def _reshaped(tensor: TensorView, sides: Sides) -> TensorView | None:

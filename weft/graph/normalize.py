@@ -19,7 +19,7 @@ from ..ir.graph_ops import Along, BagOp, CatOp, Fixed, LookupOp, Position, Resha
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, Roll, SqueezeOp, TensorView, UserAxes,
 )  # fmt: skip
-from ..ops.build import cast, logical_axes
+from ..ops.build import cast, is_plain_broadcast, logical_axes
 from .added_axes import drop_added_axes
 from .atoms import Atoms
 from .concretize import concretize, has_views, is_open
@@ -131,7 +131,7 @@ class _Factoring:
         """Return the axes that replace `axis`: itself if it is not cut."""
         found = self.parts.get(axis)
         if found is None:
-            extents = [axis.logical_extent] if axis.is_broadcast() and axis.expanded_extent is None else self.atoms.of(axis)
+            extents = [axis.logical_extent] if is_plain_broadcast(axis) else self.atoms.of(axis)
             found = self.parts[axis] = [axis] if len(extents) == 1 else [self._part(axis, extent) for extent in extents]
         return found
 

@@ -64,6 +64,11 @@ def constant(fusion: Fusion, value: Number, dtype: DataType | None = None) -> Sc
 
 
 # ---------------------------------------------------------------- axes
+def is_plain_broadcast(axis: IterDomain) -> bool:
+    """True for an axis of one element that is not expanded."""
+    return axis.is_broadcast() and axis.expanded_extent is None
+
+
 def logical_axes(tensor: TensorView) -> list[IterDomain]:
     """Return the axes of `tensor` that consumers see."""
     return no_reductions(tensor.get_logical_domain())
@@ -122,7 +127,7 @@ def _new_axis(fusion: Fusion, tensors: Sequence[TensorView], axes: Sequence[Iter
 
 def _mismatch(tensors: Sequence[TensorView], axes: Sequence[IterDomain], position: int, op: str) -> ExtentMismatch:
     """Return the error for two axes of different constant extents."""
-    sized = [(t, a.logical_extent) for t, a in zip(tensors, axes) if a.logical_extent.is_const and not (a.is_broadcast() and a.expanded_extent is None)]
+    sized = [(t, a.logical_extent) for t, a in zip(tensors, axes) if a.logical_extent.is_const and not is_plain_broadcast(a)]
     tensor, extent = sized[0]
     other, its_extent = next((t, e) for t, e in sized if e.payload != extent.payload)
     return ExtentMismatch(op=op, axis=position, left_tensor=str(tensor), left=extent, right_tensor=str(other), right=its_extent)

@@ -12,7 +12,7 @@ from ..dtypes import DataType
 from ..errors import UserError
 from ..ir.fusion import Fusion
 from ..ir.values import FullOp, IotaOp, IterDomain, RandomOp, Scalar, TensorView, Val
-from .build import Operand, as_val, cast, constant, logical_axes, pointwise
+from .build import Operand, as_val, cast, constant, is_plain_broadcast, logical_axes, pointwise
 from .promotion import WrongDtype
 from .shapes import Extent, NegativeExtent, new_shape_axes, open_axis, squeeze
 
@@ -118,7 +118,7 @@ def _counter(fusion: Fusion, given: Operand, op: str) -> Val:
     if not isinstance(value, TensorView):
         return value
     axes = logical_axes(value)
-    if not value.dtype().is_integer or not all(axis.is_broadcast() and axis.expanded_extent is None for axis in axes):
+    if not value.dtype().is_integer or not all(is_plain_broadcast(axis) for axis in axes):
         raise WrongSeed(op=op, tensor=str(value))
     value = squeeze(fusion, value, range(len(axes))) if axes else value
     return cast(fusion, value, DataType.Int)

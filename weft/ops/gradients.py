@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import Unsupported
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, TensorView, Val, no_reductions
+from .build import is_plain_broadcast
 from .calls import Calls
 from .registry import OPS
 
@@ -91,21 +92,17 @@ def axes_of(tensor: TensorView) -> list[IterDomain]:
 
 def fitted(o: Calls, g: TensorView, like: TensorView) -> TensorView:
     """Return g summed over the axes along which `like` was repeated implicitly: those of extent 1 in `like` and more in g."""
-    dims = [d for d, (a, b) in enumerate(zip(axes_of(g), axes_of(like))) if b.is_broadcast() and b.expanded_extent is None and not _is_one(a)]
+    dims = [d for d, (a, b) in enumerate(zip(axes_of(g), axes_of(like))) if is_plain_broadcast(b) and not is_plain_broadcast(a)]
     return o.sum(g, dims, True) if dims else g
-
-
-def _is_one(axis: IterDomain) -> bool:
-    return axis.is_broadcast() and axis.expanded_extent is None
 
 
 def filled(o: Calls, g: TensorView, like: TensorView) -> TensorView:
     """Return g with the extents of `like`: axes of extent 1 are expanded where `like` has more."""
     pairs = list(zip(axes_of(g), axes_of(like)))
-    if all(not _is_one(a) or _is_one(b) for a, b in pairs):
+    if all(not is_plain_broadcast(a) or is_plain_broadcast(b) for a, b in pairs):
         return g
     sizes = like.shape()
-    return o.expand(g, [sizes[d] if _is_one(a) and not _is_one(b) else -1 for d, (a, b) in enumerate(pairs)])
+    return o.expand(g, [sizes[d] if is_plain_broadcast(a) and not is_plain_broadcast(b) else -1 for d, (a, b) in enumerate(pairs)])
 
 
 # ---------------------------------------------------------------- copies and tensors from nothing

@@ -19,6 +19,9 @@ from .states import no_text, no_value, same
 MOST = 8
 """Values that a state keeps at most: with their positions they take 16 registers of a thread in float32, 24 in float64."""
 
+TYPES = (DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16, DataType.Int, DataType.Int32)
+"""Of which the few largest can be kept; 16-bit floats are compared as Float."""
+
 TEXT = """
 template <class T, int N> struct Best { T value[N]; int index[N]; };  // best first; index -1: nothing yet
 template <class T> using Best1 = Best<T, 1>;
@@ -164,4 +167,4 @@ def few(count: int, is_largest: bool) -> BestMonoid:
     return found
 
 
-__all__ = ["MOST", "BestMonoid", "few"]
+__all__ = ["MOST", "TYPES", "BestMonoid", "few"]

@@ -15,7 +15,7 @@ from ..expr import ZERO, Sym
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, At, BagOp, Fixed, InBag, LookupOp, Position, ScatterOp, TorchOp
 from ..ir.values import IterDomain, Scalar, TensorView
-from .build import Operand, as_val, broadcast, cast, logical_axes, own_axis
+from .build import Operand, as_val, broadcast, cast, is_plain_broadcast, logical_axes, own_axis
 from .promotion import WrongDtype
 from .shapes import normalize_dim
 from .whole_numbers import as_integers
@@ -65,7 +65,7 @@ def _wider(fusion: Fusion, op: str, a: IterDomain, b: IterDomain, position: int)
         if not expr.is_int(a.logical_extent, 1) and not expr.is_int(b.logical_extent, 1):
             reason = f"axis {position} has extent {a.logical_extent} in arg and {b.logical_extent} in index"
             raise BadIndex(op=op, reason=reason, remedy="make the extents of all axes except dim equal, or 1 in one of the two")
-    return own_axis(fusion, b if a.is_broadcast() and a.expanded_extent is None else a)
+    return own_axis(fusion, b if is_plain_broadcast(a) else a)
 
 
 def _within(op: str, arg: TensorView, index: TensorView, dim: int) -> None:

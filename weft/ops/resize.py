@@ -15,7 +15,7 @@ from ..expr import Sym
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, CatOp, LookupOp, Position
 from ..ir.values import IterDomain, Scalar, TensorView
-from .build import Operand, as_val, broadcast, cast, constant, copy, logical_axes, pointwise
+from .build import Operand, as_val, broadcast, cast, constant, copy, is_plain_broadcast, logical_axes, pointwise
 from .calls import Calls
 from .factories import iota
 from .gradients import Gradient, filled, gradient_of
@@ -237,7 +237,7 @@ def _check_others(tensors: Sequence[TensorView], dim: int) -> None:
 def _common_axis(fusion: Fusion, column: Sequence[IterDomain]) -> IterDomain:
     """Return the axis of the result for axes of one extent: a constant extent is preferred."""
     chosen = next((a for a in column if a.logical_extent.is_const), column[0])
-    if all(a.is_broadcast() and a.expanded_extent is None for a in column):
+    if all(is_plain_broadcast(a) for a in column):
         return fusion.copy_axis(chosen)
     return open_axis(fusion, chosen.logical_extent, any(a.is_iteration() for a in column))
 

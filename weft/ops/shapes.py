@@ -15,7 +15,7 @@ from ..expr import Sym
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, ExpandOp, IterDomain, LoadStoreOp, Scalar, SqueezeOp, TensorView
-from .build import broadcast, constant, copy, logical_axes, pointwise
+from .build import broadcast, constant, copy, is_plain_broadcast, logical_axes, pointwise
 from .calls import Calls
 from .gradients import Gradient, axes_of, filled, gradient_of
 
@@ -132,9 +132,9 @@ def expand(fusion: Fusion, tensor: TensorView, shape: Sequence[Extent], op: str 
         keep = expr.is_int(sym, -1)
         if sym.is_const and sym.value < 0 and not keep:  # type: ignore[operator]
             raise NegativeExtent(op=op, axis=position, extent=sym.value)
-        if keep or (axis.is_broadcast() and axis.expanded_extent is None and expr.is_int(sym, 1)) or sym is axis.logical_extent:
+        if keep or (is_plain_broadcast(axis) and expr.is_int(sym, 1)) or sym is axis.logical_extent:
             new.append(fusion.copy_axis(axis))
-        elif axis.is_broadcast() and axis.expanded_extent is None:
+        elif is_plain_broadcast(axis):
             changed = True
             new.append(fusion.new_axis(1, IterType.broadcast, expanded_extent=sym))
         else:

@@ -27,9 +27,9 @@ def per_tensor(x: Tensor, scale: float, zero_point: int, quant_min: int, quant_m
 
 
 def per_tensor_by_tensors(x: Tensor, scale: Tensor, zero_point: Tensor, is_enabled: Tensor, quant_min: int, quant_max: int) -> tuple[Tensor, Tensor]:
-    scale = scale.to(torch.float32)
+    scale, is_off = scale.to(torch.float32), is_enabled.reshape(()) == 0
     out, mask = _quantized(x, scale.reciprocal(), scale, zero_point, quant_min, quant_max)
-    return torch.where(is_enabled.reshape(()) != 0, out, x), mask | (is_enabled.reshape(()) == 0)
+    return torch.where(is_off, x, out), mask | is_off
 
 
 def per_channel(x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int) -> tuple[Tensor, Tensor]:

@@ -14,14 +14,14 @@ from torch import Tensor
 from ..windows import (
     MOST_APART, before, channels_behind, channels_in_front, counted, integers_below, is_channels_last, looked_up, wide_type,
 )  # fmt: skip
-from .pools import Axis, axes_of, in_format_of
+from .pools import Axis, axes_of, in_format_of, per_axis
 
 aten = torch.ops.aten
 
 
 def largest(x: Tensor, size: Any, step: Any = (), pad: Any = (0,), dilation: Any = (1,), ceil_mode: bool = False) -> Any:
     """torch's max_pool2d_with_indices: the first of the largest elements of a window, and its position in the image."""
-    axes = axes_of(x, size, step, [pad] if isinstance(pad, int) else pad, ceil_mode, True) if _is_dense(dilation) else None
+    axes = axes_of(x, size, step, pad, ceil_mode, True) if _is_dense(dilation) else None
     if axes is None or x.dim() != 4:
         return NotImplemented
     is_last = is_channels_last(x)
@@ -130,8 +130,7 @@ def _is_dense(dilation: Any) -> bool:
 # ---------------------------------------------------------------- volumes, plane by plane
 def _each_plane(x: Tensor, size: Any, step: Any, pad: Any, dilation: Any) -> tuple[list[int], list[int], list[int]] | None:
     """Return the windows within planes of a volume [N, C, D, H, W]; None if windows have several planes, as torch's can."""
-    size, pad, dilation = ([v] * 3 if isinstance(v, int) else list(v) * 3 if len(v) == 1 else list(v) for v in (size, pad, dilation))
-    step = size if not step else [step] * 3 if isinstance(step, int) else list(step) * 3 if len(step) == 1 else list(step)
+    size, step, pad = (per_axis(given, 3) for given in (size, step or size, pad))
     is_flat = (size[0], step[0], pad[0]) == (1, 1, 0) and x.dim() == 5 and _is_dense(dilation) and all(isinstance(n, int) for n in x.shape)
     return (size[1:], step[1:], pad[1:]) if is_flat else None
 

@@ -1,8 +1,7 @@
 """Averages over windows of pixels, of one to three axes: torch's pooling ops as sums over windows, for AOTAutograd.
 
 Windows next to each other are views; others are looked up. The gradient of a pixel is a sum over the results that it is part of.
-Owns the windows of a pooling op, too. Read first: `Axis`, `average`; `AdaptiveAxis` for
-windows of a given number.
+Owns the windows of a pooling op, too. Read first: `Axis`, `average`; `AdaptiveAxis` for windows of a given number.
 """
 
 from __future__ import annotations
@@ -144,14 +143,18 @@ def _quotient(a: Any, b: int) -> Any:
     return torch.div(a, b, rounding_mode="trunc") if isinstance(a, Tensor) else a // b
 
 
+def per_axis(given: Any, rank: int) -> list[int]:
+    """Return a number for each axis, of which torch takes one for all, also by itself."""
+    numbers = [given] if isinstance(given, int) else list(given)
+    return numbers * rank if len(numbers) == 1 else numbers
+
+
 def axes_of(x: Tensor, size: Any, step: Any, pad: Any, rounds_up: bool, counts_padding: bool, rank: int = 2) -> list[Axis] | None:
     """Return the windows of the last axes (rank: how many); None for types and sizes that are left to torch."""
     if not _is_pooled(x):
         return None
-    size, pad = (list(v) * rank if len(v) == 1 else list(v) for v in (size, pad))
-    step = size if not step else list(step) * rank if len(step) == 1 else list(step)
     found = []
-    for n, k, s, p in zip(x.shape[-rank:], size, step, pad):
+    for n, k, s, p in zip(x.shape[-rank:], per_axis(size, rank), per_axis(step or size, rank), per_axis(pad, rank)):
         count = (n + 2 * p - k + (s - 1) * rounds_up) // s + 1
         count -= rounds_up and (count - 1) * s >= n + p
         if count < 1 or 2 * p > k:  # an error of torch's
@@ -233,7 +236,7 @@ def average(
     *, rank: int = 2,
 ) -> Any:  # fmt: skip
     """torch's avg_pool2d, and its likes of other ranks."""
-    axes = axes_of(x, size, step, [pad] if isinstance(pad, int) else pad, ceil_mode, count_include_pad, rank)
+    axes = axes_of(x, size, step, pad, ceil_mode, count_include_pad, rank)
     return NotImplemented if axes is None else _average(_as_torch_has_it(x, rank), axes, divisor_override)
 
 

@@ -8,7 +8,8 @@ import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from ...ops.largest import MOST
+from ...ops.largest import MOST, TYPES
+from ...reference.torch_types import torch_dtype_to_nvfuser_dtype
 from .rules import Declined, Operand, Translation, meta_of, rule
 
 aten = torch.ops.aten
@@ -68,13 +69,10 @@ def _few(node: torch.fx.Node) -> str:
     value, k = meta_of(node.args[0]), node.args[1]
     if not isinstance(k, int) or not 1 <= k <= MOST or not value.dim():
         return f"topk of none, of more than {MOST}, or of a number"
-    if value.dtype not in TYPES:
+    if torch_dtype_to_nvfuser_dtype(value.dtype) not in TYPES:
         return f"topk of {value.dtype}"
     dim = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", -1)
     return "" if statically_known_true(value.shape[dim] >= k) else "topk of a row whose length is not known to be enough"
-
-
-TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
 
 
 @rule(aten.topk.default, claims=_few)
