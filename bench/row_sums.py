@@ -37,8 +37,16 @@ CASES: dict[str, tuple[int, int, Index, torch.dtype]] = {
     "8192 of 2x768": (2, 768, lambda rows: (torch.rand(8192, device="cuda") < 0.3).long(), BF),
     "128 of 128x150528, each once": (128, 150528, lambda rows: torch.randperm(rows, device="cuda"), BF),
     "1000000 of 100000x64, any": (100000, 64, lambda rows: _any(rows, 1000000), F32),
+    "262144 of 32x16, any": (32, 16, lambda rows: _any(rows, 262144), F32),
+    "65536 sums of 64 rows of 256x64": (256, 64, lambda rows: _any(rows, 4194304).view(-1, 64), BF),
+    "8192 sums of 20 rows of 100000x128": (100000, 128, lambda rows: _any(rows, 163840).view(-1, 20), BF),
 }
-"""Rows and columns of the table, the index, and the type."""
+"""Rows and columns of the table, the index (of two axes: rows are added along the second), and the type."""
+
+
+def looked_up(table: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    rows = F.embedding(place, table)
+    return rows.sum(1) if place.dim() == 2 else rows
 
 
 def timed(name: str, which: str) -> dict[str, Any]:
@@ -46,14 +54,15 @@ def timed(name: str, which: str) -> dict[str, Any]:
     rows, columns, index, dtype = CASES[name]
     torch._dynamo.reset()
     x, i = torch.randn(rows, columns, device="cuda", dtype=dtype, requires_grad=True), index(rows)
-    compiled = torch.compile(lambda table, place: F.embedding(place, table), backend=weft_backend if which == "weft" else "inductor")
+    compiled = torch.compile(looked_up, backend=weft_backend if which == "weft" else "inductor")
     out = compiled(x, i)
     slope = torch.randn_like(out)
 
     def call() -> torch.Tensor:
         return torch.autograd.grad(out, [x], slope, retain_graph=True)[0]
 
-    wanted = torch.zeros(rows, columns, device="cuda", dtype=torch.float64).index_add_(0, i, slope.double())
+    each = slope.double()[:, None].expand(*i.shape, columns) if i.dim() == 2 else slope.double()
+    wanted = torch.zeros(rows, columns, device="cuda", dtype=torch.float64).index_add_(0, i.flatten(), each.reshape(-1, columns))
     error = float((call().double() - wanted).norm() / wanted.norm())
     kernels = kernel_times(call, 9)
     return {f"{which}_us": round(sum(k.us for k in kernels), 1), f"{which}_kernels": sum(k.count for k in kernels), f"{which}_error": f"{error:.1e}"}

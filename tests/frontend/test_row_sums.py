@@ -46,6 +46,10 @@ def kept_by_torch() -> set[str]:
     return {name for graph in GRAPHS for name in graph.torch_ops}
 
 
+def has_sums_of_torch() -> bool:
+    return any("embedding_dense_backward" in name or "index_put" in name or "sorted_row_sums" in name for name in kept_by_torch())
+
+
 def table(x: Tensor, i: Tensor) -> Tensor:
     return F.embedding(i, x) * 2
 
@@ -116,17 +120,36 @@ def test_same_bits() -> None:
 
 def test_sums_are_in_kernels() -> None:
     gradient(table, torch.randn(50, 64), torch.randint(0, 50, (4, 30)))
-    kept = kept_by_torch()
-    assert not any("embedding_dense_backward" in name or "index_put" in name or "sorted_row_sums" in name for name in kept), kept
+    assert not has_sums_of_torch()
 
 
-def test_short_rows_stay_with_torch() -> None:
-    """A row of 8 bytes is no work for a thread's vector."""
-    x = torch.randn(50, 2, requires_grad=True)
-    i = torch.randint(0, 50, (90,))
-    torch.compile(taken, backend=backend, options={"emulate": True, "debug": True})(x, i).sum().backward()
-    assert x.grad is not None
-    torch.testing.assert_close(x.grad, torch.bincount(i, minlength=50)[:, None].expand(50, 2) * 2.0)
+def pooled(x: Tensor, i: Tensor) -> Tensor:
+    """Sums of rows, so that a row of the gradient belongs to several positions."""
+    return x[i].sum(-2 if i.dim() > 1 else 0) * 2
+
+
+def pooled_over_samples(x: Tensor, i: Tensor) -> Tensor:
+    return F.embedding(i, x).sum(0)
+
+
+@pytest.mark.parametrize("shape", [(5, 30), (1, 7), (30, 1), (40, 50), (70,)], ids=str)
+@pytest.mark.parametrize("function", [pooled, pooled_over_samples], ids=lambda f: f.__name__)
+def test_sums_of_rows(function: Callable[..., Tensor], shape: tuple[int, ...]) -> None:
+    check(function, torch.randn(9, 19), torch.randint(0, 9, shape))
+    assert not has_sums_of_torch()
+
+
+@pytest.mark.parametrize("axes", [(0, 2), (1, 3), (-1,)], ids=str)
+def test_sums_over_several_axes(axes: tuple[int, ...]) -> None:
+    check(lambda x, i: x[i].sum(axes), torch.randn(9, 24), torch.randint(0, 9, (4, 5, 6)))
+
+
+@pytest.mark.parametrize("row", [(), (1,), (3,)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_short_rows(dtype: torch.dtype, row: tuple[int, ...]) -> None:
+    """As the biases of relative positions have them: few places, each named often."""
+    check(taken, torch.randn(5, *row).to(dtype), torch.randint(0, 5, (40, 30)))
+    assert not has_sums_of_torch()
 
 
 def test_gradients_meet() -> None:

@@ -19,8 +19,6 @@ from .rewrites import emit, equal_sizes
 
 aten = torch.ops.aten
 
-LEAST_BYTES = 64
-"""Of a row, so that sums are of rows: a thread adds 16 bytes of each. Single elements stay with torch."""
 LEAST_CHUNK, USUAL_CHUNK = 32, 64
 """Rows that are added one after the other before the sum is split; the second if their number is not known. Else about half the root of their number: if all
 are one row, there are two steps of similar length, and the rows of most sums are fewer."""
@@ -69,11 +67,9 @@ def _is_zero(base: Any) -> bool:
 
 
 def _are_rows(values: Node, rank: int) -> bool:
-    """True for rows of a known number of bytes that is large enough, each of which is in memory."""
+    """True for rows of a known number of elements."""
     value = values.meta["val"]
-    row = value.shape[rank:]
-    is_known: bool = rank > 0 and all(isinstance(n, int) for n in row) and not any(s == 0 for s in value.stride())
-    return is_known and value.dtype in _TYPES and bool(math.prod(row) * value.element_size() >= LEAST_BYTES)
+    return rank > 0 and value.dtype in _TYPES and all(isinstance(n, int) for n in value.shape[rank:])
 
 
 _TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
@@ -81,8 +77,8 @@ _TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int
 
 def _rewrite(graph: Graph, node: Node, values: Node, indices: list[Node], sizes: list[int], padding: int) -> None:
     """Replace a node by a sort of the index and sums of rows in this order."""
-    rank, value, result = indices[0].meta["val"].dim(), values.meta["val"], node.meta["val"]
-    count, rows = indices[0].meta["val"].numel(), math.prod(sizes)
+    rank, result = indices[0].meta["val"].dim(), node.meta["val"]
+    count, rows, value = indices[0].meta["val"].numel(), math.prod(sizes), values.meta["val"]
 
     def made(target: Any, *args: Any, **keywords: Any) -> Node:
         new = emit(graph, node, target, *args, **keywords)
@@ -99,14 +95,41 @@ def _rewrite(graph: Graph, node: Node, values: Node, indices: list[Node], sizes:
     keys, order = (made(operator.getitem, sort, n) for n in range(2))
     positions = made(aten.arange.start_step, 0, rows + 1, 1, dtype=torch.int32, device=value.device)
     starts = made(aten.searchsorted.Tensor, keys, positions, out_int32=True)
-    if rank != 1:
-        values = made(aten.reshape.default, values, [-1, *value.shape[rank:]])
+    for axis in (n for n in range(rank, value.dim()) if value.stride()[n] == 0 and value.shape[n] != 1):
+        values = made(aten.slice.Tensor, values, axis, 0, 1)  # the elements of a row are one element
+    if _is_repeated(value, rank):
+        values, order = _once(made, values, order, rank)
+    elif rank != 1:
+        values = made(aten.reshape.default, values, [-1, *values.meta["val"].shape[rank:]])
     chunk = max(LEAST_CHUNK, 1 << (math.isqrt(count) // 2 - 1).bit_length()) if isinstance(count, int) else USUAL_CHUNK
     out = made(torch.ops.weft.sorted_row_sums.default, values, order, keys, starts, chunk)
     if len(sizes) > 1:
-        out = made(aten.view.default, out, list(result.shape))
+        out = made(aten.view.default, out, [*sizes, *out.meta["val"].shape[1:]])
+    if out.meta["val"].shape != result.shape:
+        out = made(aten.expand.default, out, list(result.shape))
     node.replace_all_uses_with(out)
     graph.erase_node(node)
+
+
+def _is_repeated(value: Any, rank: int) -> bool:
+    """True for rows of which several positions of the index share one (the gradient of a sum over positions), if all sizes are known."""
+    return any(s == 0 and n != 1 for n, s in zip(value.shape[:rank], value.stride())) and all(isinstance(n, int) for n in value.shape[:rank])
+
+
+def _once(made: Callable[..., Node], values: Node, order: Node, rank: int) -> tuple[Node, Node]:
+    """Return each row once, and the row of each position of the order."""
+    value, place = values.meta["val"], None
+    behind, rows = math.prod(value.shape[:rank]), 1
+    for axis, (size, step) in enumerate(zip(value.shape[:rank], value.stride())):
+        behind //= max(size, 1)
+        if step == 0:
+            values = made(aten.slice.Tensor, values, axis, 0, 1)
+            continue
+        at = made(aten.remainder.Scalar, made(aten.div.Tensor_mode, order, behind, rounding_mode="floor"), size)
+        place = at if place is None else made(aten.add.Tensor, made(aten.mul.Tensor, place, size), at)
+        rows *= size
+    values = made(aten.reshape.default, values, [rows, *values.meta["val"].shape[rank:]])
+    return values, made(aten.zeros_like.default, order) if place is None else place
 
 
 def _place(made: Callable[..., Node], indices: list[Node], sizes: list[int]) -> Node:

@@ -39,7 +39,7 @@ torch.library.register_fake("weft::sorted_row_sums", _fake, lib=_LIBRARY)
 def sorted_row_sums(t: Translation, values: Operand, order: Operand, keys: Operand, starts: Operand, chunk: int) -> Operand:
     """The rows of a sum before its first whole chunk, its chunks, and the rows behind them."""
     values = t.to(values, meta_of(t.node.args[0]).dtype)  # it is stored: 16 bits where torch has them
-    o, rows, count = t.ops, int(meta_of(t.node.args[3]).shape[0]) - 1, meta_of(t.node.args[0]).shape[0]
+    o, rows, count = t.ops, int(meta_of(t.node.args[3]).shape[0]) - 1, meta_of(t.node.args[1]).shape[0]
     first, end = cut(t, starts, 0, 0, rows), cut(t, starts, 0, 1, rows + 1)
     if isinstance(count, int) and count < 2 * chunk:
         return t.to(o.bag_sum(values, first, end, order), t.result_dtype)
@@ -54,8 +54,8 @@ def sorted_row_sums(t: Translation, values: Operand, order: Operand, keys: Opera
 
 def _chunks(t: Translation, values: Operand, order: Operand, keys: Operand, chunk: int) -> Operand:
     """Return the sum of each chunk of the order whose rows all belong to one sum; 0 for others."""
-    o, count = t.ops, meta_of(t.node.args[0]).shape[0]
-    length: Any = count // chunk if isinstance(count, int) else o.div(values.size(0), chunk)
+    o, count = t.ops, meta_of(t.node.args[1]).shape[0]
+    length: Any = count // chunk if isinstance(count, int) else o.div(order.size(0), chunk)
     begin = o.iota(length, 0, chunk, t.dtype(torch.int32))
     ends = o.index_select(keys, begin, 0), o.index_select(keys, o.add(begin, chunk - 1), 0)
     return o.bag_sum(values, begin, o.where(o.eq(*ends), o.add(begin, chunk), begin), order)
