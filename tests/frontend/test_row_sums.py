@@ -47,7 +47,7 @@ def kept_by_torch() -> set[str]:
 
 
 def has_sums_of_torch() -> bool:
-    return any("embedding_dense_backward" in name or "index_put" in name or "sorted_row_sums" in name for name in kept_by_torch())
+    return any("embedding_dense_backward" in name or "index_put" in name or "scatter" in name or "sorted_row_sums" in name for name in kept_by_torch())
 
 
 def table(x: Tensor, i: Tensor) -> Tensor:
@@ -142,6 +142,61 @@ def test_sums_of_rows(function: Callable[..., Tensor], shape: tuple[int, ...]) -
 @pytest.mark.parametrize("axes", [(0, 2), (1, 3), (-1,)], ids=str)
 def test_sums_over_several_axes(axes: tuple[int, ...]) -> None:
     check(lambda x, i: x[i].sum(axes), torch.randn(9, 24), torch.randint(0, 9, (4, 5, 6)))
+
+
+def messages(x: Tensor, source: Tensor, target: Tensor, w: Tensor) -> Tensor:
+    """Rows of the nodes where edges begin, times a number for each edge, added where edges end."""
+    return torch.zeros_like(x).index_add(0, target, x[source] * w)
+
+
+def scattered_messages(x: Tensor, source: Tensor, target: Tensor, w: Tensor) -> Tensor:
+    """The same as libraries for graphs write it."""
+    rows = x.index_select(0, source) * w
+    return x.new_zeros(x.shape).scatter_add_(0, target.reshape(-1, *(1 for _ in x.shape[1:])).expand_as(rows), rows)
+
+
+def weighted_sums(x: Tensor, i: Tensor, w: Tensor) -> Tensor:
+    return (F.embedding(i, x) * w[..., None]).sum(1)
+
+
+@pytest.mark.parametrize("function", [messages, scattered_messages], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("nodes", "edges", "row"), [(50, 90, (32,)), (7, 700, (37,)), (1, 5, (6, 6)), (30, 0, (32,)), (9, 1, (32, 1))], ids=str)
+def test_messages(function: Callable[..., Tensor], dtype: torch.dtype, nodes: int, edges: int, row: tuple[int, ...]) -> None:
+    """Values and both gradients, and nothing of it by torch."""
+    source, target = torch.randint(0, nodes, (edges,)), torch.randint(0, nodes, (edges,))
+    source = source - nodes * (torch.rand(edges) < 0.5) if function is messages else source
+    x, w = torch.randn(nodes, *row).to(dtype), torch.randn(edges, *(1 for _ in row)).to(dtype)
+    slope = torch.randn_like(x)
+    results = []
+    compiled = torch.compile(function, backend=backend, options={"emulate": True, "debug": True, "strict": True})
+    for made, cast in ((compiled, dtype), (function, torch.float64)):
+        leaves = [t.to(cast).clone().requires_grad_() for t in (x, w)]
+        with poisoned_outputs():
+            out = made(leaves[0], source, target, leaves[1])
+            results.append([out, *torch.autograd.grad(out, leaves, slope.to(cast))])
+    sizes = [t.abs() for t in (x, w, slope)]
+    scale = float(max(messages(sizes[0].double(), source, target, sizes[1].double()).max() if edges else 0, *(r.abs().max() if r.numel() else 0 for r in results[1])))
+    unit = {torch.bfloat16: 2.0**-8, torch.float32: 2.0**-20, torch.float64: 2.0**-45}[dtype]
+    for got, want in zip(*results):
+        assert got.dtype is dtype and (not want.numel() or ((got.double() - want).abs() <= 4 * unit * scale).all())
+    assert not has_sums_of_torch()
+
+
+def test_messages_are_not_stored() -> None:
+    """Kernels for the index to sort, for places and weights in the order of the sort, and for the sums; none for the rows of edges."""
+    x, w, edges = torch.randn(40, 512), torch.randn(60, 1), torch.randint(0, 40, (2, 60))
+    torch.compile(messages, backend=backend, options={"emulate": True, "debug": True, "strict": True})(x, *edges, w)
+    (graph,) = GRAPHS
+    assert sum(len(call.kernels()) for call in graph.calls) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(5, 30), (1, 7), (30, 1), (40, 50)], ids=str)
+def test_weighted_sums(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    x, i, w = torch.randn(9, 19).to(dtype), torch.randint(0, 9, shape), torch.rand(shape).to(dtype)
+    check(lambda x, i: weighted_sums(x, i, w.to(x.dtype)), x, i)
+    assert not has_sums_of_torch()
 
 
 @pytest.mark.parametrize("row", [(), (1,), (3,)], ids=str)

@@ -32,8 +32,11 @@ def summing(*tensors: torch.Tensor, symbolic: bool = True) -> FusionDefinition:
     return fd
 
 
-def wanted(x: torch.Tensor, first: torch.Tensor, end: torch.Tensor, order: torch.Tensor | None = None) -> torch.Tensor:
+def wanted(
+    x: torch.Tensor, first: torch.Tensor, end: torch.Tensor, order: torch.Tensor | None = None, weights: torch.Tensor | None = None
+) -> torch.Tensor:  # fmt: skip
     rows = x.double() if order is None else x.double()[order]
+    rows = rows if weights is None else rows * weights.double().reshape(-1, *[1] * (x.dim() - 1))
     return torch.stack([rows[a:b].sum(0) for a, b in zip(first.tolist(), end.tolist())]) if len(first) else rows.new_zeros(0, *x.shape[1:])
 
 
@@ -43,7 +46,7 @@ def check(x: torch.Tensor, *places: torch.Tensor, symbolic: bool = True) -> None
     sums = wanted(x, *places)
     assert total.dtype is (torch.float32 if x.dtype in (torch.bfloat16, torch.float16) else x.dtype) and total.shape == sums.shape
     unit = UNITS.get(x.dtype, 2.0**-24)
-    bound = unit * (places[1] - places[0]).reshape(-1, *[1] * (x.dim() - 1)) * wanted(x.abs(), *places)
+    bound = unit * (places[1] - places[0]).reshape(-1, *[1] * (x.dim() - 1)) * wanted(x.abs(), *places[:3], *(w.abs() for w in places[3:]))
     assert ((total.double() - sums).abs() <= bound).all()
     assert torch.equal(double, (total + total).to(x.dtype))
 
@@ -72,6 +75,37 @@ def test_few_rows(rows: int, count: int, bag_count: int) -> None:
     x, order = torch.randn(rows, 6), torch.randint(0, rows, (count,))
     check(x, *bags(bag_count, count), order, symbolic=False)
     check(x, *bags(bag_count, count), order)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("columns", [(1,), (13,), (16,), (5, 3), ()], ids=str)
+@pytest.mark.parametrize("symbolic", [True, False], ids=["symbolic", "static"])
+def test_weights(dtype: torch.dtype, columns: tuple[int, ...], symbolic: bool) -> None:
+    x, order = torch.randn(40, *columns).to(dtype), torch.randint(0, 40, (61,))
+    check(x, *bags(17, 61), order, torch.randn(61).to(dtype), symbolic=symbolic)
+
+
+def test_weights_of_neighbours_in_another_type() -> None:
+    x, (first, end), weights = torch.randn(61, 24).bfloat16(), bags(9, 61), torch.randn(61)
+    with FusionDefinition() as fd:
+        given = [fd.from_pytorch(t) for t in (x, first, end, weights)]
+        fd.add_output(fd.ops.bag_sum(*given[:3], weights=given[3]))
+    with poisoned_outputs():
+        (total,) = fd.execute([x, first, end, weights])
+    sizes = wanted(x.abs(), first, end, None, weights.abs())
+    assert ((total.double() - wanted(x, first, end, None, weights)).abs() <= 2.0**-24 * (end - first + 1)[:, None] * sizes).all()
+
+
+def test_too_few_weights() -> None:
+    """Known lengths are compared; of others no weight beyond the last is read."""
+    x, (first, end), order = torch.randn(40, 8), bags(5, 61), torch.randint(0, 40, (61,))
+    with pytest.raises(BadIndex, match="61 places and 60 weights"):
+        summing(x, first, end, order, torch.randn(60), symbolic=False)
+    with pytest.raises(BadIndex, match="BFloat16 and weights DataType.Double"):
+        summing(x.bfloat16(), first, end, order, torch.randn(61).double())
+    few = torch.randn(60)
+    total, _ = summing(x, first, end, order, few).execute([x, first, end, order, few])
+    torch.testing.assert_close(total.double(), wanted(x, first.clamp_max(60), end.clamp_max(60), order[:60], few), rtol=1e-5, atol=1e-5)
 
 
 def test_no_source() -> None:

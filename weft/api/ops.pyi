@@ -126,8 +126,8 @@ class OpNames:
     @overload
     def atanh(self, x: Scalar | Number, /) -> Scalar: ...
 
-    def bag_sum(self, arg: TensorView, begins: TensorView | Scalar | _int, ends: TensorView | Scalar | _int, order: Any = ...) -> TensorView:
-        """Return for each v the sum of arg[order[k]] for k from begins[v] up to, not including, ends[v], added in this order; floats of 16 bits give Float. As"""
+    def bag_sum(self, arg: TensorView, begins: TensorView | Scalar | _int, ends: TensorView | Scalar | _int, order: Any = ..., weights: Any = ...) -> TensorView:
+        """Return for each v the sum of arg[order[k]] * weights[k] for k from begins[v] up to, not including, ends[v], added in this order; floats of 16 bits give"""
         ...
 
     def batch_norm(self, x: Operand, running_mean: TensorView | None = ..., running_var: TensorView | None = ..., weight: TensorView | None = ..., bias: TensorView | None = ..., training: _bool = ..., eps: _float | None = ...) -> TensorView:

@@ -5,10 +5,11 @@ A thread loads several rows before it adds the first, because each load takes as
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ..dtypes import CUDA_NAMES
-from ..expr import Sym
+from ..expr import Sym, minimum
 from ..ir.graph_ops import BagOp
 from ..ir.values import TensorView, no_reductions
 from ..lower.kernel_ir import Access, Op
@@ -26,8 +27,9 @@ def sum_bag(writer: Any, s: Op, expr: BagOp, depth: int) -> None:
     target, first, end = s.outputs[0], s.operands[1], s.operands[2]
     assert isinstance(first, Access) and isinstance(end, Access)
     index, bag = writer.scalars.index_ctype, expr.bag
-    listed = expr.source if bag.order is None else expr.tensor_inputs[bag.order]
-    limits = [f"weft::bag_limit<{index}>({writer.read(place, place.buffer.dtype)}, {writer.scalars.index(_extent(listed))})" for place in (first, end)]
+    lists = [expr.tensor_inputs[n] for n in bag.listed] + [expr.source] * (bag.order is None)
+    length = writer.scalars.index(functools.reduce(minimum, map(_extent, lists)))
+    limits = [f"weft::bag_limit<{index}>({writer.read(place, place.buffer.dtype)}, {length})" for place in (first, end)]
     sums = [target] if s.vector_elems == 1 else [lane_of(target, lane) for lane in range(s.vector_elems)]
     writer.emit(depth, "{")
     writer.emit(depth + 1, f"{CUDA_NAMES[target.buffer.dtype]} sum[{len(sums)}] = {{}};")
@@ -59,6 +61,8 @@ def _add_batch(writer: Any, s: Op, expr: BagOp, rows: int, is_full: bool, depth:
     extent = writer.scalars.index(_extent(expr.source))
     row = k if order is None else f"weft::position<{index}>(weft::load_global({writer.address(s.operands[order])}), {extent})"
     writer.emit(depth, f"weft::Array<{narrow}, {s.vector_elems}> row[{rows}];")
+    if bag.weights is not None:
+        writer.emit(depth, f"{wide} weight[{rows}];")
     _for_each(writer, rows, depth)
     writer.emit(depth + 1, f"const {index} {k} = batch + j;")
     inner = depth + 1 + (not is_full)
@@ -68,14 +72,22 @@ def _add_batch(writer: Any, s: Op, expr: BagOp, rows: int, is_full: bool, depth:
     for lane, width in _accesses(writer, s):
         address = writer.address(lane_of(source, lane))
         writer.emit(inner, f"weft::load_global_vector<{width}>(row[j], {lane}, {address});" if width > 1 else f"row[j][{lane}] = weft::load_global({address});")
+    if bag.weights is not None:
+        writer.emit(inner, f"weight[j] = {_wide_weight(writer, s.operands[bag.weights], wide)};")
     if not is_full:
         writer.emit(depth + 1, "}")
     writer.emit(depth, "}")
     _for_each(writer, rows, depth)
     value = "row[j][lane]" if narrow == wide else f"weft::convert<{wide}>(row[j][lane])"
+    value += " * weight[j]" * (bag.weights is not None)
     test = "" if is_full else "if (batch + j < end) "
     writer.emit(depth + 1, f"for (int lane = 0; lane < {s.vector_elems}; ++lane) {test}sum[lane] += {value};")
     writer.emit(depth, "}")
+
+
+def _wide_weight(writer: Any, weight: Any, wide: str) -> str:
+    loaded = f"weft::load_global({writer.address(weight)})"
+    return loaded if CUDA_NAMES[weight.buffer.dtype] == wide else f"weft::convert<{wide}>({loaded})"
 
 
 def _for_each(writer: Any, rows: int, depth: int) -> None:

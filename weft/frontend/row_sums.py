@@ -16,9 +16,12 @@ from torch.fx import Graph, Node
 
 from . import aten as _rules  # noqa: F401  (defines the op)
 from .rewrites import emit, equal_sizes
+from .summands import summand_of
 
 aten = torch.ops.aten
 
+LEAST_BYTES = 64
+"""Of a row of `scatter_add`: torch adds single elements as atomics, without a sort."""
 LEAST_CHUNK, USUAL_CHUNK = 32, 64
 """Rows that are added one after the other before the sum is split; the second if their number is not known. Else about half the root of their number: if all
 are one row, there are two steps of similar length, and the rows of most sums are fewer."""
@@ -33,6 +36,8 @@ def sum_rows(graph: Graph) -> None:
             found = _of_table(node)
         elif node.target in (aten.index_put.default, aten._index_put_impl.default):
             found = _of_index(node)
+        elif node.target is aten.scatter_add.default:
+            found = _of_scatter(node)
         else:
             continue
         if found is not None:
@@ -62,8 +67,34 @@ def _of_index(node: Node) -> tuple[Node, list[Node], list[int], int] | None:
     return (values, index, sizes, -1) if is_whole and _are_rows(values, len(shape)) else None
 
 
+def _of_scatter(node: Node) -> tuple[Node, list[Node], list[int], int] | None:
+    """The same of `scatter_add` to zeros along the first axis, whose index is the same for all elements of a row: so messages are added in graph networks."""
+    base, dim, index, values = node.args
+    if not _is_zero(base) or dim != 0 or not isinstance(index, Node) or not isinstance(values, Node) or index.target is not aten.expand.default:
+        return None
+    places, value, shape = index.meta["val"], values.meta["val"], node.meta["val"].shape
+    is_row = value.dim() > 1 and all(s == 0 or n == 1 for n, s in zip(places.shape[1:], places.stride()[1:]))
+    is_whole = is_row and equal_sizes(places.shape, value.shape) and equal_sizes(shape[1:], value.shape[1:])
+    if not is_whole or not isinstance(shape[0], int) or shape[0] >= 2**31 or not _are_rows(values, 1) or _row_bytes(value) < LEAST_BYTES:
+        return None
+    short = index.args[0]
+    for axis in reversed(range(1, short.meta["val"].dim())):  # type: ignore[union-attr]
+        short = emit(node.graph, node, aten.select.int, short, axis, 0)
+    return (values, [short], [shape[0]], -1) if short.meta["val"].dim() == 1 else None  # type: ignore[union-attr, list-item]
+
+
+def _row_bytes(value: Any) -> int:
+    return math.prod(value.shape[1:]) * value.element_size()
+
+
 def _is_zero(base: Any) -> bool:
-    return isinstance(base, Node) and base.target is aten.full.default and bool(base.args[1] == 0)
+    if not isinstance(base, Node):
+        return False
+    filled = {aten.full.default: 1, aten.full_like.default: 1, aten.new_full.default: 2}
+    return base.target in _ZEROS or base.target in filled and bool(base.args[filled[base.target]] == 0)
+
+
+_ZEROS = (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
 
 
 def _are_rows(values: Node, rank: int) -> bool:
@@ -95,41 +126,15 @@ def _rewrite(graph: Graph, node: Node, values: Node, indices: list[Node], sizes:
     keys, order = (made(operator.getitem, sort, n) for n in range(2))
     positions = made(aten.arange.start_step, 0, rows + 1, 1, dtype=torch.int32, device=value.device)
     starts = made(aten.searchsorted.Tensor, keys, positions, out_int32=True)
-    for axis in (n for n in range(rank, value.dim()) if value.stride()[n] == 0 and value.shape[n] != 1):
-        values = made(aten.slice.Tensor, values, axis, 0, 1)  # the elements of a row are one element
-    if _is_repeated(value, rank):
-        values, order = _once(made, values, order, rank)
-    elif rank != 1:
-        values = made(aten.reshape.default, values, [-1, *values.meta["val"].shape[rank:]])
+    values, order, weights = summand_of(made, values, order, rank)
     chunk = max(LEAST_CHUNK, 1 << (math.isqrt(count) // 2 - 1).bit_length()) if isinstance(count, int) else USUAL_CHUNK
-    out = made(torch.ops.weft.sorted_row_sums.default, values, order, keys, starts, chunk)
+    out = made(torch.ops.weft.sorted_row_sums.default, values, order, keys, starts, chunk, weights)
     if len(sizes) > 1:
         out = made(aten.view.default, out, [*sizes, *out.meta["val"].shape[1:]])
     if out.meta["val"].shape != result.shape:
         out = made(aten.expand.default, out, list(result.shape))
     node.replace_all_uses_with(out)
     graph.erase_node(node)
-
-
-def _is_repeated(value: Any, rank: int) -> bool:
-    """True for rows of which several positions of the index share one (the gradient of a sum over positions), if all sizes are known."""
-    return any(s == 0 and n != 1 for n, s in zip(value.shape[:rank], value.stride())) and all(isinstance(n, int) for n in value.shape[:rank])
-
-
-def _once(made: Callable[..., Node], values: Node, order: Node, rank: int) -> tuple[Node, Node]:
-    """Return each row once, and the row of each position of the order."""
-    value, place = values.meta["val"], None
-    behind, rows = math.prod(value.shape[:rank]), 1
-    for axis, (size, step) in enumerate(zip(value.shape[:rank], value.stride())):
-        behind //= max(size, 1)
-        if step == 0:
-            values = made(aten.slice.Tensor, values, axis, 0, 1)
-            continue
-        at = made(aten.remainder.Scalar, made(aten.div.Tensor_mode, order, behind, rounding_mode="floor"), size)
-        place = at if place is None else made(aten.add.Tensor, made(aten.mul.Tensor, place, size), at)
-        rows *= size
-    values = made(aten.reshape.default, values, [rows, *values.meta["val"].shape[rank:]])
-    return values, made(aten.zeros_like.default, order) if place is None else place
 
 
 def _place(made: Callable[..., Node], indices: list[Node], sizes: list[int]) -> Node:

@@ -43,14 +43,20 @@ class At:
 @dataclass(frozen=True)
 class InBag(At):
     """All source positions order[k], for k from first up to, not including, end: the values of index tensors at the output's position. `operand` is first;
-    `order` is the input with one axis, None if k itself is the position."""
+    `order` is the input with one axis, None if k itself is the position; `weights` that with a factor for each k, None if there are none."""
 
     end: int
     order: int | None
+    weights: int | None = None
+
+    @property
+    def listed(self) -> tuple[int, ...]:
+        """Inputs with one axis, of which k is the position."""
+        return tuple(n for n in (self.order, self.weights) if n is not None)
 
     @property
     def operands(self) -> tuple[int, ...]:
-        return (self.operand, self.end) if self.order is None else (self.operand, self.end, self.order)
+        return (self.operand, self.end, *self.listed)
 
 
 @dataclass(frozen=True)
@@ -95,16 +101,16 @@ class LookupOp(Expr):
 
 
 class BagOp(LookupOp):
-    """output[v, j, ...] = the sum of source[order[k], j, ...] for k from first[v] up to, not including, end[v]; 0 if there are none. As torch's `embedding_bag`
-    with mode "sum". The terms are added in this order, floats of 16 bits in float32, which is then the output's type.
+    """output[v, j, ...] = the sum of source[order[k], j, ...] * weights[k] for k from first[v] up to, not including, end[v]; 0 if there are none. As torch's
+    `embedding_bag` with mode "sum". The terms are added in this order, floats of 16 bits in float32, which is then the output's type.
 
-    inputs: source, first, end, and order if there is one (else the position is k itself). The first position is an `InBag`. In a kernel, source and order are
-    in global memory.
+    inputs: source, first, end; order if there is one (else the position is k itself); weights if there are any. The first position is an `InBag`. In a kernel,
+    source, order and weights are in global memory.
     """
 
     @property
     def whole_places(self) -> frozenset[int]:
-        return frozenset((0, 3))
+        return frozenset((0, *self.bag.listed))
 
     @property
     def bag(self) -> InBag:

@@ -123,8 +123,8 @@ class TensorSurface:
     def atanh(self) -> TensorView:
         """Return atanh(x), elementwise."""
         ...
-    def bag_sum(self, begins: TensorView | Scalar | _int, ends: TensorView | Scalar | _int, order: Any = ...) -> TensorView:
-        """Return for each v the sum of arg[order[k]] for k from begins[v] up to, not including, ends[v], added in this order; floats of 16 bits give Float. As"""
+    def bag_sum(self, begins: TensorView | Scalar | _int, ends: TensorView | Scalar | _int, order: Any = ..., weights: Any = ...) -> TensorView:
+        """Return for each v the sum of arg[order[k]] * weights[k] for k from begins[v] up to, not including, ends[v], added in this order; floats of 16 bits give"""
         ...
     def batch_norm(self, running_mean: TensorView | None = ..., running_var: TensorView | None = ..., weight: TensorView | None = ..., bias: TensorView | None = ..., training: _bool = ..., eps: _float | None = ...) -> TensorView:
         """Return x normalized per channel (axis 1): torch.nn.functional.batch_norm; running statistics are read, not updated (`weft.nn` does that)."""

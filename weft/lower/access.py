@@ -17,7 +17,7 @@ from .blocks import sample_index
 from .indexing import Indexer, linear_element, place_along
 from .kernel_ir import Access
 from .phased_partials import partial_index
-from .lookups import inside_source, lookup_index, order_index, scattered_index, with_known_divisors
+from .lookups import inside_source, lookup_index, listed_index, scattered_index, with_known_divisors
 from .loops import LoopGroup
 from .state import LANE_TYPES, BuildState, stage_offset
 from .tiles import swizzled
@@ -45,7 +45,7 @@ def operand(state: BuildState, indexer: Indexer, expr: Expr, number: int) -> Acc
         return value.sym
     if number in expr.whole_places:
         if isinstance(expr, BagOp) and number:
-            return Access(state.buffer(value), order_index(expr))
+            return Access(state.buffer(value), listed_index(expr, value))
         return Access(state.buffer(value), with_known_divisors(lookup_index(indexer, expr), state.divisors) if isinstance(expr, LookupOp) else ZERO)
     return access(state, indexer, value, expr, writing=False)
 

@@ -55,10 +55,9 @@ def bag_variable(bag: BagOp) -> Sym:
     return var(f"k_T{bag.outputs[0].name}", lower=0)
 
 
-def order_index(bag: BagOp) -> Sym:
-    """Return the element of the order that is read."""
-    order: TensorView = bag.inputs[bag.bag.order]  # type: ignore[index, assignment]
-    (axis,), strides = no_reductions(order.get_logical_domain()), order.strides()
+def listed_index(bag: BagOp, listed: TensorView) -> Sym:
+    """Return the element that is read of the order, or of the weights."""
+    (axis,), strides = no_reductions(listed.get_logical_domain()), listed.strides()
     return mul(bag_variable(bag), strides[axis]) if axis in strides else ZERO
 
 
@@ -182,6 +181,6 @@ def _merged_in(axis: IterDomain) -> set[IterDomain]:
 
 
 __all__ = [
-    "bag_variable", "checked_positions", "inside_positions", "inside_source", "lookup_index", "order_index", "position_variable", "scatter_variable",
+    "bag_variable", "checked_positions", "inside_positions", "inside_source", "listed_index", "lookup_index", "position_variable", "scatter_variable",
     "scattered_index", "source_strides", "vector_conditions", "with_known_divisors",
 ]  # fmt: skip

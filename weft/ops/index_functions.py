@@ -54,12 +54,12 @@ def embedding_fwd(
     )
 
 
-def bag_sum(fusion: Fusion, arg: Any, begins: Any, ends: Any, order: Any = None) -> TensorView:
-    """Return for each v the sum of arg[order[k]] for k from begins[v] up to, not including, ends[v], added in this order; floats of 16 bits give Float. As
-    torch.nn.functional.embedding_bag with mode "sum"."""
+def bag_sum(fusion: Fusion, arg: Any, begins: Any, ends: Any, order: Any = None, weights: Any = None) -> TensorView:
+    """Return for each v the sum of arg[order[k]] * weights[k] for k from begins[v] up to, not including, ends[v], added in this order; floats of 16 bits give
+    Float. As torch.nn.functional.embedding_bag with mode "sum" (weights: its `per_sample_weights`), or a sparse matrix of compressed rows times arg."""
     op = "bag_sum"
-    listed = None if order is None else tensor(op, "order", order)
-    return lookups.bag_sum(fusion, tensor(op, "arg", arg), tensor(op, "begins", begins), tensor(op, "ends", ends), listed)
+    listed, factors = (None if given is None else tensor(op, name, given) for name, given in (("order", order), ("weights", weights)))
+    return lookups.bag_sum(fusion, tensor(op, "arg", arg), tensor(op, "begins", begins), tensor(op, "ends", ends), listed, factors)
 
 
 def scatter(fusion: Fusion, arg: Any, index: Any, src: Any, dim: Any) -> TensorView:

@@ -164,33 +164,48 @@ def embedding(fusion: Fusion, index: TensorView, weight: TensorView) -> TensorVi
     return add_lookup(fusion, "embedding_fwd", weight, axes, [At(1), Along(index.ndim - 1)], indices=[index])
 
 
-def bag_sum(fusion: Fusion, arg: TensorView, first: TensorView, end: TensorView, order: TensorView | None = None) -> TensorView:
-    """out[v, ...] = the sum of arg[order[k], ...], or of arg[k, ...], for k from first[v] up to, not including, end[v]; floats of 16 bits give Float. Errors:
-    BadIndex."""
+def bag_sum(
+    fusion: Fusion, arg: TensorView, first: TensorView, end: TensorView, order: TensorView | None = None, weights: TensorView | None = None
+) -> TensorView:  # fmt: skip
+    """out[v, ...] = the sum of arg[order[k], ...], or of arg[k, ...], for k from first[v] up to, not including, end[v], each times weights[k] if there are
+    any; floats of 16 bits give Float. Errors: BadIndex."""
     indices = {"begins": first, "ends": end} | ({} if order is None else {"order": order})
     whole = [_index(fusion, "bag_sum", index) for index in indices.values()]
-    _check_bag(arg, dict(zip(indices, whole)))
+    _check_bag(arg, dict(zip(indices, whole)), weights)
     count, rest = _wider(fusion, "bag_sum", logical_axes(whole[0])[0], logical_axes(whole[1])[0], 0), logical_axes(arg)[1:]
     dtype = DataType.Float if arg.dtype().is_reduced_float else arg.dtype()
     out = fusion.new_tensor([count, *(own_axis(fusion, a) for a in rest)], dtype)
     ranges = [broadcast(fusion, t, [False] + [True] * len(rest)) if rest else t for t in whole[:2]]
-    positions = (InBag(1, 2, None if order is None else 3), *(Along(d) for d in range(1, arg.ndim)))
-    fusion.register(BagOp([arg, *ranges, *whole[2:]], [out], op="bag_sum", positions=positions, is_masked=False))
+    bag = InBag(1, 2, None if order is None else 3, None if weights is None else len(whole) + 1)
+    positions, factors = (bag, *(Along(d) for d in range(1, arg.ndim))), [] if weights is None else [weights]
+    fusion.register(BagOp([arg, *ranges, *whole[2:], *factors], [out], op="bag_sum", positions=positions, is_masked=False))
     return out
 
 
-def _check_bag(arg: TensorView, indices: dict[str, TensorView]) -> None:
+def _check_bag(arg: TensorView, indices: dict[str, TensorView], weights: TensorView | None) -> None:
     """Refuse what `bag_sum` does not take. Errors: BadIndex."""
     if arg.ndim == 0:
         raise BadIndex(op="bag_sum", reason="arg cannot be a 0-D tensor", remedy="sum rows of a tensor with axes")
     if arg.dtype() not in SUMMED:
         raise BadIndex(op="bag_sum", reason=f"{arg} has type {arg.dtype()}", remedy=f"cast it to one of {', '.join(t.name for t in SUMMED)}")
-    for name, index in indices.items():
+    for name, index in {**indices, **({} if weights is None else {"weights": weights})}.items():
         if index.ndim != 1:
             raise BadIndex(op="bag_sum", reason=f"{name} must have one axis, but {index} has {index.ndim}", remedy=f"reshape {name} to one axis")
-    for tensor in (arg, indices.get("order")):
+    for tensor in (arg, indices.get("order"), weights):
         if tensor is not None and any(a.expanded_extent is not None for a in logical_axes(tensor)):
             raise BadIndex(op="bag_sum", reason=f"{tensor} has an expanded axis", remedy="copy it to a tensor of its own")
+    if weights is not None:
+        _check_weights(arg, indices.get("order", arg), weights)
+
+
+def _check_weights(arg: TensorView, listed: TensorView, weights: TensorView) -> None:
+    """Refuse weights of a bag's rows in another type, or of another number. Errors: BadIndex."""
+    if not arg.dtype().is_float or weights.dtype() not in (arg.dtype(), DataType.Float):
+        remedy = "cast them to the type of arg" if arg.dtype().is_float else "cast arg to Float, or multiply it before"
+        raise BadIndex(op="bag_sum", reason=f"arg has type {arg.dtype()} and weights {weights.dtype()}", remedy=remedy)
+    places, count = (logical_axes(t)[0].logical_extent for t in (listed, weights))
+    if places.is_const and count.is_const and str(places) != str(count):
+        raise BadIndex(op="bag_sum", reason=f"there are {places} places and {count} weights", remedy="give a weight for each place")
 
 
 def embedding_backward(fusion: Fusion, grad: TensorView, index: TensorView, entries: Sym) -> TensorView:

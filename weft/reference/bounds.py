@@ -260,15 +260,19 @@ def _looked_up(m: _BoundedMachine, node: LookupOp) -> Any:
 
 
 def _bag_sums(m: _BoundedMachine, node: BagOp) -> Any:
-    """Of a sum of k terms one after the other: k - 1 roundoffs of the sum of their sizes at most."""
-    indices = {n: m.tensors[v] for n, v in enumerate(node.inputs) if n}
+    """Of a sum of k terms one after the other: k - 1 roundoffs of the sum of their sizes at most, and one of each product with a weight."""
+    indices, weights = {n: m.tensors[v] for n, v in enumerate(node.inputs) if n}, node.bag.weights
     shape, x = m.shape(node.outputs[0]), m.tensors[node.source]  # type: ignore[arg-type]
-    given = None if node.source not in m.bounds else look_up(node, m.bounds[node.source].expand(x.shape), indices, shape, m.number, None)
+    sizes = indices if weights is None else {**indices, weights: _size(_finite(indices[weights]))}
+    given = None if node.source not in m.bounds else look_up(node, m.bounds[node.source].expand(x.shape), sizes, shape, m.number, None)
+    if weights is not None and (factor := node.inputs[weights]) in m.bounds:
+        wrong = {**indices, weights: m.bounds[factor].expand(indices[weights].shape)}
+        given = _sum(given, look_up(node, _size(_finite(x)), wrong, shape, m.number, None))
     roundoff = _roundoff(node.outputs[0])
     if not roundoff:
         return given
     count = (indices[node.bag.end] - indices[node.bag.operand]).clamp_min(0)
-    return _sum(given, roundoff * count * look_up(node, _size(_finite(x)), indices, shape, m.number, None))
+    return _sum(given, roundoff * count * look_up(node, _size(_finite(x)), sizes, shape, m.number, None))
 
 
 def _full(m: _BoundedMachine, node: Expr) -> Any:

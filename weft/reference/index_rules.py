@@ -50,17 +50,20 @@ def look_up(
 def _bag_sums(node: BagOp, source: torch.Tensor, indices: dict[int, torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
     """Return the sum of the rows of each bag, in the wide type of the source."""
     extent, bag = source.shape[0], node.bag
-    length = extent if bag.order is None else indices[bag.order].numel()
+    length = min([indices[n].numel() for n in bag.listed] + [extent] * (bag.order is None))
     first, end = (indices[n].flatten().to(torch.int64).expand(shape[0]).clamp(0, length) for n in (bag.operand, bag.end))
     counts = (end - first).clamp_min(0)
     owner = torch.repeat_interleave(torch.arange(shape[0], device=source.device), counts)
     at = torch.arange(int(counts.sum()), device=source.device) - (counts.cumsum(0) - counts)[owner] + first[owner]
+    weights = None if bag.weights is None else indices[bag.weights].flatten()[at].to(torch.float64 if source.dtype is torch.float64 else torch.float32)
     at = at if bag.order is None else indices[bag.order].flatten().to(torch.int64)[at]
     wrong = at[(at < 0) | (at >= extent)]
     if wrong.numel():
         raise PositionOutOfRange(op=node.op_name, position=int(wrong[0]), axis=0, source=node.source, extent=extent)
     wide = torch.promote_types(source.dtype, torch.float32) if source.is_floating_point() else source.dtype
-    return torch.zeros(list(shape), dtype=wide, device=source.device).index_add_(0, owner, source[at].to(wide).expand(at.numel(), *shape[1:]))
+    terms = source[at].to(wide).expand(at.numel(), *shape[1:])
+    terms = terms if weights is None else terms * weights.to(wide).reshape(-1, *(1 for _ in shape[1:]))
+    return torch.zeros(list(shape), dtype=wide, device=source.device).index_add_(0, owner, terms)
 
 
 def _place(position: object, indices: dict[int, torch.Tensor], shape: Sequence[int], number: Callable[[Sym], Number], device: torch.device) -> torch.Tensor:
