@@ -239,3 +239,32 @@ def sinkhorn(x: Tensor) -> Tensor:
 @case(R(64, 1024, 1024))
 def ring_of_rows(x: Tensor) -> Tensor:
     return (x + x.roll(1, 1) + x.roll(-1, 1)) / math.sqrt(3)
+
+
+# ---------------------------------------------------------------- rows that an index names
+@case(R(64, 4096, 128), I(4096, 2048), grads=(0,))
+def tokens_by_index(x: Tensor, i: Tensor) -> Tensor:
+    return x[:, i] * 2
+
+
+@case(R(8192, 4096), I(4096, 1024), grads=(0,))
+def features_by_index(x: Tensor, i: Tensor) -> Tensor:
+    return x[:, i] * 2
+
+
+@case(R(32, dt=FLOAT), I(32, 4096 * 1024), grads=(0,))
+def biases_of_distances(bias: Tensor, distance: Tensor) -> Tensor:
+    return bias[distance].exp()
+
+
+@case(R(100000, 128), I(100000, 8192 * 20), R(8192, 20), grads=(0, 2))
+def weighted_bags(table: Tensor, i: Tensor, w: Tensor) -> Tensor:
+    return (F.embedding(i.view(8192, 20), table) * w[..., None]).sum(1)
+
+
+@case(R(50000, 64), I(50000, 500000), I(50000, 500000), R(500000, 4), R(500000, 4), grads=(0, 3))
+def attention_over_edges(x: Tensor, source: Tensor, target: Tensor, score: Tensor, mask: Tensor) -> Tensor:
+    e = torch.exp(score.float() + mask.float())
+    total = torch.zeros(50000, 4, device=x.device).index_add(0, target, e)
+    weight = (e / total[target]).to(x.dtype)
+    return torch.zeros(50000, 4, 16, device=x.device, dtype=x.dtype).index_add(0, target, x.view(-1, 4, 16)[source] * weight[..., None])

@@ -90,6 +90,19 @@ def test_types_and_sizes(dtype: torch.dtype, sizes: tuple[int, ...]) -> None:
     check(taken, torch.randn(sizes).to(dtype), torch.randint(0, sizes[0], (7, 40)))
 
 
+@pytest.mark.parametrize("shape", [(70,), (4, 30), (1,), (0,)], ids=str)
+@pytest.mark.parametrize("sizes", [(5, 9), (3, 9, 17), (2, 3, 9, 4), (1, 9, 1)], ids=str)
+def test_places_of_a_later_axis(sizes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    axis = sizes.index(9)
+    check(lambda x, i: x[(slice(None),) * axis + (i,)], torch.randn(sizes), torch.randint(-9, 9, shape))
+    assert not has_sums_of_torch()
+
+
+def test_places_of_two_later_axes() -> None:
+    check(lambda x, i, j: x[:, i, j], torch.randn(3, 7, 5, 6), torch.randint(0, 7, (8, 9)), torch.randint(0, 5, (8, 9)))
+    assert not has_sums_of_torch()
+
+
 def test_negative_places() -> None:
     check(taken, torch.randn(20, 24), torch.randint(-20, 20, (90,)))
 

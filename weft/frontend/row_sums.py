@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,47 +28,58 @@ LEAST_CHUNK, USUAL_CHUNK = 32, 64
 are one row, there are two steps of similar length, and the rows of most sums are fewer."""
 
 
+@dataclass(frozen=True)
+class RowSums:
+    """Sums of rows into a tensor of zeros. values: the rows, whose first axes are those of the index. indices: one for each axis of the result that is named,
+    of `sizes` elements, all of one shape; `ahead` axes of the result are in front of these, and follow the index's axes in the values. padding: a place that
+    stays 0; -1: none."""
+
+    values: Node
+    indices: list[Node]
+    sizes: list[int]
+    ahead: int = 0
+    padding: int = -1
+
+
 def sum_rows(graph: Graph) -> None:
     """Rewrite, in place, gradients of tables, and sums into rows of zeros that an index names."""
     for node in list(graph.nodes):
-        if node.op != "call_function":
-            continue
-        if node.target is aten.embedding_dense_backward.default:
-            found = _of_table(node)
-        elif node.target in (aten.index_put.default, aten._index_put_impl.default):
-            found = _of_index(node)
-        elif node.target is aten.scatter_add.default:
-            found = _of_scatter(node)
-        else:
-            continue
-        if found is not None:
-            _rewrite(graph, node, *found)
+        if node.op == "call_function" and node.target in _SUMS:
+            found = _SUMS[node.target](node)
+            if found is not None:
+                _rewrite(graph, node, found)
 
 
-def _of_table(node: Node) -> tuple[Node, list[Node], list[int], int] | None:
-    """Return the rows, the index, the sizes of the table, and the row without a gradient (-1: none); None if torch computes it."""
+def _of_table(node: Node) -> RowSums | None:
+    """The sums of an embedding's gradient; None if torch computes it."""
     values, index, rows, padding, scales = (*node.args, -1, False)[:5]
     if scales or not isinstance(rows, int) or not isinstance(padding, int) or not isinstance(values, Node) or not isinstance(index, Node):
         return None
-    return (values, [index], [rows], padding) if _are_rows(values, index.meta["val"].dim()) else None
+    return RowSums(values, [index], [rows], padding=padding) if _are_rows(values, index.meta["val"].dim()) else None
 
 
-def _of_index(node: Node) -> tuple[Node, list[Node], list[int], int] | None:
-    """The same of `index_put` that adds to zeros, where the index names positions of the leading axes."""
+def _of_index(node: Node) -> RowSums | None:
+    """The same of `index_put` that adds to zeros, where the index names positions of neighbouring axes."""
     base, indices, values, accumulates = (*node.args, False)[:4]
-    if accumulates is not True or not _is_zero(base) or not isinstance(values, Node) or not all(isinstance(i, Node) for i in indices):  # type: ignore[union-attr]
+    if accumulates is not True or not _is_zero(base) or not isinstance(values, Node):
         return None
-    index: list[Node] = list(indices)  # type: ignore[arg-type]
-    shape, *others = [i.meta["val"].shape for i in index]
-    sizes, rest = list(base.meta["val"].shape[: len(index)]), base.meta["val"].shape[len(index) :]  # type: ignore[union-attr]
-    are_positions = all(i.meta["val"].dtype in (torch.int64, torch.int32) for i in index)
-    if not are_positions or not all(isinstance(n, int) for n in sizes) or math.prod(sizes) >= 2**31:
+    ahead = next(n for n, i in enumerate(indices) if i is not None)  # type: ignore[arg-type]
+    index: list[Any] = list(indices[ahead:])  # type: ignore[index, arg-type]
+    if not all(isinstance(i, Node) and i.meta["val"].dtype in (torch.int64, torch.int32) for i in index):
         return None
-    is_whole = all(equal_sizes(shape, other) for other in others) and equal_sizes(values.meta["val"].shape, (*shape, *rest))
-    return (values, index, sizes, -1) if is_whole and _are_rows(values, len(shape)) else None
+    shape, value = base.meta["val"].shape, values.meta["val"]  # type: ignore[union-attr]
+    sizes, rest = list(shape[ahead : ahead + len(index)]), shape[ahead + len(index) :]
+    places, rank = index[0].meta["val"].shape, index[0].meta["val"].dim()
+    is_whole = all(equal_sizes(places, i.meta["val"].shape) for i in index) and equal_sizes(value.shape, (*shape[:ahead], *places, *rest))
+    if not is_whole or not all(isinstance(n, int) for n in sizes) or math.prod(sizes) >= 2**31:
+        return None
+    if ahead:
+        axes = [*range(ahead, ahead + rank), *range(ahead), *range(ahead + rank, value.dim())]
+        values = emit(node.graph, node, aten.permute.default, values, axes)
+    return RowSums(values, index, sizes, ahead) if _are_rows(values, rank) else None
 
 
-def _of_scatter(node: Node) -> tuple[Node, list[Node], list[int], int] | None:
+def _of_scatter(node: Node) -> RowSums | None:
     """The same of `scatter_add` to zeros along the first axis, whose index is the same for all elements of a row: so messages are added in graph networks."""
     base, dim, index, values = node.args
     if not _is_zero(base) or dim != 0 or not isinstance(index, Node) or not isinstance(values, Node) or index.target is not aten.expand.default:
@@ -80,7 +92,13 @@ def _of_scatter(node: Node) -> tuple[Node, list[Node], list[int], int] | None:
     short = index.args[0]
     for axis in reversed(range(1, short.meta["val"].dim())):  # type: ignore[union-attr]
         short = emit(node.graph, node, aten.select.int, short, axis, 0)
-    return (values, [short], [shape[0]], -1) if short.meta["val"].dim() == 1 else None  # type: ignore[union-attr, list-item]
+    return RowSums(values, [short], [shape[0]]) if short.meta["val"].dim() == 1 else None  # type: ignore[union-attr, list-item]
+
+
+_SUMS: dict[Any, Callable[[Node], RowSums | None]] = {
+    aten.embedding_dense_backward.default: _of_table, aten.index_put.default: _of_index, aten._index_put_impl.default: _of_index,
+    aten.scatter_add.default: _of_scatter,
+}  # fmt: skip
 
 
 def _row_bytes(value: Any) -> int:
@@ -106,10 +124,10 @@ def _are_rows(values: Node, rank: int) -> bool:
 _TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
 
 
-def _rewrite(graph: Graph, node: Node, values: Node, indices: list[Node], sizes: list[int], padding: int) -> None:
+def _rewrite(graph: Graph, node: Node, sums: RowSums) -> None:
     """Replace a node by a sort of the index and sums of rows in this order."""
-    rank, result = indices[0].meta["val"].dim(), node.meta["val"]
-    count, rows, value = indices[0].meta["val"].numel(), math.prod(sizes), values.meta["val"]
+    indices, sizes, result = sums.indices, sums.sizes, node.meta["val"]
+    rank, count, rows = indices[0].meta["val"].dim(), indices[0].meta["val"].numel(), math.prod(sizes)
 
     def made(target: Any, *args: Any, **keywords: Any) -> Node:
         new = emit(graph, node, target, *args, **keywords)
@@ -118,19 +136,22 @@ def _rewrite(graph: Graph, node: Node, values: Node, indices: list[Node], sizes:
         return new
 
     place = _place(made, indices, sizes)
-    if padding >= 0:
-        none = made(aten.full.default, [1] * rank, rows, dtype=place.meta["val"].dtype, device=value.device)
-        place = made(aten.where.self, made(aten.ne.Scalar, place, padding), place, none)
+    if sums.padding >= 0:
+        none = made(aten.full.default, [1] * rank, rows, dtype=place.meta["val"].dtype, device=result.device)
+        place = made(aten.where.self, made(aten.ne.Scalar, place, sums.padding), place, none)
     flat = made(aten.view.default, made(aten._to_copy.default, place, dtype=torch.int32), [-1])
     sort = made(aten.sort.stable, flat, stable=True)
     keys, order = (made(operator.getitem, sort, n) for n in range(2))
-    positions = made(aten.arange.start_step, 0, rows + 1, 1, dtype=torch.int32, device=value.device)
+    positions = made(aten.arange.start_step, 0, rows + 1, 1, dtype=torch.int32, device=result.device)
     starts = made(aten.searchsorted.Tensor, keys, positions, out_int32=True)
-    values, order, weights = summand_of(made, values, order, rank)
+    values, order, weights = summand_of(made, sums.values, order, rank)
     chunk = max(LEAST_CHUNK, 1 << (math.isqrt(count) // 2 - 1).bit_length()) if isinstance(count, int) else USUAL_CHUNK
     out = made(torch.ops.weft.sorted_row_sums.default, values, order, keys, starts, chunk, weights)
     if len(sizes) > 1:
         out = made(aten.view.default, out, [*sizes, *out.meta["val"].shape[1:]])
+    if sums.ahead:
+        named, behind = len(sizes), len(sizes) + sums.ahead
+        out = made(aten.permute.default, out, [*range(named, behind), *range(named), *range(behind, result.dim())])
     if out.meta["val"].shape != result.shape:
         out = made(aten.expand.default, out, list(result.shape))
     node.replace_all_uses_with(out)
