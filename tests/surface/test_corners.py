@@ -67,6 +67,8 @@ case("shifts by more than there are bits", lambda fd, o, x, y: [o.bitwise_left_s
 case("a right shift that fills with zeros", lambda fd, o, x, y: [o.logical_right_shift(x, y)], [ints(-8, dtype=torch.int32), ints(1, dtype=torch.int32)], ints(2147483644, dtype=torch.int32))
 case("a variance with more corrections than elements", lambda fd, o, x: [o.var(x, [0], 5), o.var(x, [0], 3)], [X[0, :3]], torch.tensor(INF), torch.tensor(INF))
 case("counting down", lambda fd, o: [o.iota(fd.define_scalar(3), fd.define_scalar(1), fd.define_scalar(-2)), o.iota(fd.define_scalar(0))], [], ints(1, -1, -3), ints())
+case("counting in other types than the start's", lambda fd, o, n: [o.iota(3, n, fd.define_scalar(2), D.Int32), o.iota(fd.define_scalar(3), n, dtype=D.UInt64), o.iota(3, fd.define_scalar(1.5), fd.define_scalar(-0.5), D.Float)], [100], ints(100, 102, 104, dtype=torch.int32), ints(100, 101, 102, dtype=torch.uint64), torch.tensor([1.5, 1.0, 0.5]))
+case("counting in floats of 16 bits", lambda fd, o: [o.iota(2100, fd.define_scalar(-1.0), fd.define_scalar(0.5), kind) for kind in (D.Half, D.BFloat16)], [], *[(torch.arange(2100).double() / 2 - 1).to(kind) for kind in (torch.float16, torch.bfloat16)])
 case("a full of nothing", lambda fd, o: [o.full([2, 0], fd.define_scalar(1.0), D.Half)], [], torch.empty(2, 0).half())
 case("quotients of integers", lambda fd, o, x: [o.div(x, 2), o.truediv(x, 2)], [ints(-3, 3)], ints(-1, 1), torch.tensor([-1.5, 1.5]))
 case("remainders of integers", lambda fd, o, x: [o.mod(x, 3), o.fmod(x, 3), o.remainder(x, 3)], [ints(-4, 4)], ints(-1, 1), ints(-1, 1), ints(2, 1))

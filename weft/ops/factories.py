@@ -50,13 +50,13 @@ def _fill_of(fusion: Fusion, fill: Val, dtype: DataType) -> Val:
 class WrongIota(UserError):
     code = "W374"
     what = "iota: {problem}"
-    fix = "pass an integer length, and a finite start and step of the result's dtype; the step must not be 0"
+    fix = "pass an integer length, and a finite start and step that are integers if the result is, and floats if not; the step must not be 0"
 
 
 def _check_iota(length: Scalar, start: Operand | None, step: Operand | None, dtype: DataType) -> None:
-    """Refuse a start or a step of another type than the result's, or constants that make no sequence. Errors: WrongIota."""
+    """Refuse a start or a step that is no integer where the result is one, or the reverse, and constants that make no sequence. Errors: WrongIota."""
     for name, value in (("start", start), ("step", step)):
-        if isinstance(value, Scalar) and value.dtype() is not dtype:
+        if isinstance(value, Scalar) and (value.dtype().is_integer, value.dtype().is_float) != (dtype.is_integer, dtype.is_float):
             raise WrongIota(problem=f"{name} dtype does not match specified dtype argument: {value.dtype()} and {dtype}")
         if isinstance(value, float) and dtype.is_integer and math.isfinite(value) and not value.is_integer():
             raise WrongIota(problem=f"{name} dtype does not match specified dtype argument: {value} and {dtype}")
@@ -69,7 +69,7 @@ def _check_iota(length: Scalar, start: Operand | None, step: Operand | None, dty
 
 
 def iota(fusion: Fusion, length: Extent, start: Operand | None, step: Operand | None, dtype: DataType) -> TensorView:
-    """Return start + step * i for i in 0 .. length - 1."""
+    """Return start + step * i for i in 0 .. length - 1. Floats of 16 bits and fewer are computed in Float, as by torch.arange."""
     if not (dtype.is_integer or dtype.is_float):
         raise WrongDtype(op="iota", allowed="integers or floats", dtype=dtype)
     length_val = as_val(fusion, length, "iota")
@@ -80,9 +80,9 @@ def iota(fusion: Fusion, length: Extent, start: Operand | None, step: Operand | 
     one, zero = (1.0, 0.0) if dtype.is_float else (1, 0)
     start_val = as_val(fusion, zero if start is None else start, "iota")
     step_val = as_val(fusion, one if step is None else step, "iota")
-    out = fusion.new_tensor([open_axis(fusion, length_val.sym)], dtype)
+    out = fusion.new_tensor([open_axis(fusion, length_val.sym)], DataType.Float if dtype.is_reduced_float else dtype)
     fusion.register(IotaOp([length_val, start_val, step_val], [out], op="iota"))
-    return out
+    return cast(fusion, out, dtype)  # type: ignore[return-value]
 
 
 def random(
