@@ -151,6 +151,14 @@ def _reshape_to(size: str) -> FusionDefinition:
     return fd
 
 
+def _view(build: Callable[[Any, Any, Any], Any]) -> FusionDefinition:
+    """What only renames the input, with sizes that a scalar gives."""
+    with FusionDefinition() as fd:
+        x, n = fd.define_tensor([-1, -1], contiguity=True), fd.define_scalar(DataType.Int)
+        fd.add_output(build(fd.ops, x, n))
+    return fd
+
+
 def _padded() -> FusionDefinition:
     with FusionDefinition() as fd:
         x, n = fd.define_tensor([-1]), fd.define_scalar(DataType.Int)
@@ -166,6 +174,11 @@ CALLS: dict[str, tuple[str, FusionDefinition, list[Any]]] = {
     "division": ("Integer division by zero detected", _quotient("div"), [0, torch.ones(3)]),
     "-1 in a view": ("Values of -1 passed to reshape must be constant at definition", _reshape_to("view"), [torch.ones(4, 6), -1]),
     "-1 at run time": ("Values of -1 passed to reshape must be constant at definition", _reshape_to("kernel"), [torch.ones(4, 6), -1]),
+    "squeeze of rows in a view": ("Can not squeeze", _view(lambda o, x, n: o.squeeze(o.reshape(x, [n, -1]), [0])), [torch.ones(4, 6), 2]),
+    "squeeze of a slice in a view": ("Can not squeeze", _view(lambda o, x, n: o.squeeze(o.slice(x, [0, 0], [n, 6]), [0])), [torch.ones(4, 6), 3]),
+    "squeeze of topk": ("Can not squeeze", _view(lambda o, x, n: o.squeeze(o.topk(x, n)[0], [1])), [torch.ones(4, 6), 3]),
+    "expand of rows in a view": ("Mismatch in sizes", _view(lambda o, x, n: o.expand(o.reshape(x, [n, -1]), [5, -1])), [torch.ones(4, 6), 2]),
+    "expand to less than nothing": ("is negative", _view(lambda o, x, n: o.expand(o.slice(x, [0, 0], [o.add(n, 6), 6]), [n, -1])), [torch.ones(4, 6), -5]),
     "less than nothing": ("Invalid resized domain extent", _padded(), [torch.ones(3), -5]),
     "scalar for a tensor": (r"Expected input 0, T0_g_float\[iS0\{i0\}\], to be an at::Tensor but got scalar 2", _definition(([-1], True)), [2]),
     "type": ("to be bound to a tensor of dtype float, but got a tensor of dtype __half", _definition(([-1], True)), [torch.ones(3).half()]),

@@ -72,7 +72,7 @@ def concretize(fusion: Fusion, questions: Questions) -> None:
     neither its input nor its output has axes of extent 1. A symbolic size of an input that a reshape depends on and that is 1 is a broadcast axis; so are the
     axes of `questions.ones`.
     Outputs with memory of their own (`Fusion.shares_results`) have elements along axes that turn out to repeat them.
-    Errors: ExpandMismatch, CannotSqueeze, ElementCountsDiffer, WrongRuntimeSize, NegativeResult, ExtentMismatch.
+    Errors: ExpandMismatch, CannotSqueeze, ElementCountsDiffer, WrongRuntimeSize, NegativeExtent, NegativeResult, ExtentMismatch.
     """
     outputs = [] if fusion.shares_results else [v for v in fusion.tensor_outputs() if not v.is_fusion_input]
     repeated_before = [[d for d, axis in enumerate(logical_axes(v)) if axis.expanded_extent is not None] for v in outputs]
@@ -155,11 +155,16 @@ def _by_extents(fusion: Fusion, expr: Expr, questions: Questions) -> None:
 
 
 def _factory(fusion: Fusion, expr: Expr, questions: Questions) -> None:
+    _check_extents(expr, questions)
+    _by_extents(fusion, expr, questions)
+
+
+def _check_extents(expr: Expr, questions: Questions) -> None:
+    """Refuse sizes below 0 of what an op makes. Errors: NegativeExtent."""
     for position, axis in enumerate(expr.tensor_outputs[0].get_logical_domain()):
         number = questions.number(axis.logical_extent)
         if number is not None and number < 0:
             raise NegativeExtent(op=expr.op_name, extent=number, axis=position)
-    _by_extents(fusion, expr, questions)
 
 
 # ---------------------------------------------------------------- op by op
@@ -234,6 +239,7 @@ def _squeeze(fusion: Fusion, expr: Expr, questions: Questions) -> None:
 
 
 def _expand(fusion: Fusion, expr: Expr, questions: Questions) -> None:
+    _check_extents(expr, questions)
     source = expr.tensor_inputs[0]
     for position, (axis, old) in enumerate(zip(logical_axes(expr.tensor_outputs[0]), logical_axes(source))):
         if not axis.is_open() and not (axis.is_iteration() and old.is_broadcast()):

@@ -9,7 +9,6 @@ from .. import expr
 from ..dtypes import DataType
 from ..errors import UserError
 from ..expr import Sym
-from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ScanOp, TorchOp
 from ..ir.values import FullOp, TensorView, Val
@@ -99,9 +98,8 @@ def topk(fusion: Fusion, arg: TensorView, k: Sym, dim: int, largest: bool, sorte
     _need_order("topk", arg)
     if k.is_const and k.value < 0:  # type: ignore[operator]
         raise NegativeCount(k=k.value)
-    kind = IterType.broadcast if expr.is_int(k, 1) else IterType.iteration
     values, indices = (
-        fusion.new_tensor([fusion.new_axis(k, kind) if d == dim else own_axis(fusion, a) for d, a in enumerate(logical_axes(arg))], dtype)
+        fusion.new_tensor([open_axis(fusion, k) if d == dim else own_axis(fusion, a) for d, a in enumerate(logical_axes(arg))], dtype)
         for dtype in (arg.dtype(), DataType.Int)
     )
     fusion.register(TorchOp([arg], [values, indices], op="topk", k=k, dim=dim, largest=largest, sorted=sorted))

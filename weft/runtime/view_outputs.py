@@ -157,11 +157,14 @@ def _step(expr: Expr, axes: Axes, env: Mapping[Sym, Number]) -> tuple[Axes, int]
         rest = iter(axes)
         return [(1, 1) if new else next(rest) for new in expr.attributes["flags"]], 0
     if isinstance(expr, SqueezeOp):
-        if any(dropped and not size for (size, _), dropped in zip(axes, expr.attributes["flags"])):
-            return None  # an element of an empty tensor: left to a kernel, or an error
-        return [axis for axis, dropped in zip(axes, expr.attributes["flags"]) if not dropped], 0
+        source, flags = no_reductions(expr.tensor_inputs[0].get_logical_domain()), expr.attributes["flags"]
+        if any(dropped and size != 1 and (not size or axis.expanded_extent is None) for (size, _), dropped, axis in zip(axes, flags, source)):
+            return None  # an element of an empty tensor, left to a kernel, or an error: an axis of several elements
+        return [axis for axis, dropped in zip(axes, flags) if not dropped], 0
     wanted = [evaluate_int(a.logical_extent, env) for a in logical]
     if isinstance(expr, ExpandOp):
+        if any(n < 0 or size not in (1, n) for n, (size, _) in zip(wanted, axes)):
+            return None  # an error is raised elsewhere
         return [(n, stride if size == n else 0) for n, (size, stride) in zip(wanted, axes)], 0
     if isinstance(expr, ReshapeOp):
         if any(n < 0 for n in wanted):
