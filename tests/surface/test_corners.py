@@ -52,6 +52,7 @@ case("a running sum along one element", lambda fd, o, x: [o.cumsum(x, 0)], [X[:1
 case("positions of a scalar", lambda fd, o, x: [o.argsort(s := o.sum(x, [0]), 0), *o.topk(s, fd.define_scalar(1), 0)], [X[0]], torch.tensor(0), torch.tensor(6.0), torch.tensor(0))
 case("topk of a scalar input", lambda fd, o, x, k: [*o.topk(x, k, -1, True, True)], [torch.tensor([1.0, 5.0, 3.0]), 2], torch.tensor([5.0, 3.0]), ints(1, 2))
 case("one value of topk is broadcast", lambda fd, o, x, k: [o.mul((t := o.topk(x, k, -1, True, True))[0], x), o.squeeze(t[1], [1])], [X, 1], X.amax(1, keepdim=True) * X, X.argmax(1))
+case("a product over a reshape of nothing", lambda fd, o, a, b: [o.matmul(o.reshape(a, [a.size(0), o.mul(a.size(1), a.size(2))]), b)], [torch.empty(3, 0, 2), torch.empty(0, 4)], torch.zeros(3, 4))
 case("select from the end", lambda fd, o, x: [o.select(x, fd.define_scalar(-1), 0)], [X], X[-1])
 case("index_select by a scalar tensor", lambda fd, o, x, i: [o.index_select(x, i, 0)], [X, torch.tensor(2)], X[2:])
 case("index_select by an index of the same rank", lambda fd, o, x, i: [o.index_select(x, i, 0)], [X, ints(2, 0)[:, None]], X[[2, 0]])

@@ -174,6 +174,7 @@ CALLS: dict[str, tuple[str, FusionDefinition, list[Any]]] = {
     "division": ("Integer division by zero detected", _quotient("div"), [0, torch.ones(3)]),
     "-1 in a view": ("Values of -1 passed to reshape must be constant at definition", _reshape_to("view"), [torch.ones(4, 6), -1]),
     "-1 at run time": ("Values of -1 passed to reshape must be constant at definition", _reshape_to("kernel"), [torch.ones(4, 6), -1]),
+    "-1 beside 0 at run time": ("Cannot infer a size", _view(lambda o, x, n: o.neg(o.reshape(x, [n, -1]))), [torch.ones(4, 6), 0]),
     "squeeze of rows in a view": ("Can not squeeze", _view(lambda o, x, n: o.squeeze(o.reshape(x, [n, -1]), [0])), [torch.ones(4, 6), 2]),
     "squeeze of a slice in a view": ("Can not squeeze", _view(lambda o, x, n: o.squeeze(o.slice(x, [0, 0], [n, 6]), [0])), [torch.ones(4, 6), 3]),
     "squeeze of topk": ("Can not squeeze", _view(lambda o, x, n: o.squeeze(o.topk(x, n)[0], [1])), [torch.ones(4, 6), 3]),

@@ -19,8 +19,8 @@ from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorDomain, TensorView,
     WelfordOp, no_reductions,
 )  # fmt: skip
-from ..ops.monoids import StateMonoid
-from ..ops.build import ExtentMismatch, cast, is_plain_broadcast, logical_axes, pointwise
+from ..ops.monoids import MONOIDS, StateMonoid
+from ..ops.build import ExtentMismatch, cast, constant, is_plain_broadcast, logical_axes, pointwise
 from ..ops.reductions import monoid_of, repeated
 from ..ops.reshape import ElementCountsDiffer, WrongRuntimeSize, recipe
 from ..ops.resize import NegativeResult
@@ -374,6 +374,8 @@ def _reshape(fusion: Fusion, expr: ReshapeOp, questions: Questions) -> None:
     if None in before or None in after:
         return None
     _check_sizes(source, out, before, after)  # type: ignore[arg-type]
+    if 0 in before:
+        return _reshape_nothing(fusion, expr, questions)
     ones_before = [d for d, a in enumerate(old) if a.is_broadcast() and before[d] == 1]
     ones_after = [n == 1 for n in after]
     left = [n for d, n in enumerate(before) if d not in ones_before]
@@ -406,6 +408,20 @@ def _reshape(fusion: Fusion, expr: ReshapeOp, questions: Questions) -> None:
             axis._definition = None
     expr.attributes["groups"] = groups
     return None
+
+
+def _reshape_nothing(fusion: Fusion, expr: ReshapeOp, questions: Questions) -> None:
+    """Replace a reshape of a tensor without elements by a new tensor without elements: torch's ops read such tensors."""
+    out = expr.tensor_outputs[0]
+    questions.record(())
+    fusion.remove(expr)
+    out.domain().root = None
+    for axis in logical_axes(out):
+        axis._definition = None
+    value = constant(fusion, MONOIDS["sum"].identity_value(out.dtype()), out.dtype())
+    full = FullOp([value], [out], op="full")
+    fusion.register(full)
+    _by_extents(fusion, full, questions)
 
 
 def _select_first(fusion: Fusion, expr: ReshapeOp, source: TensorView, dims: Sequence[int]) -> None:
