@@ -199,6 +199,9 @@ X, INDEX = torch.ones(4, 6), torch.zeros(4, 8, dtype=torch.int64)
 TOO_LARGE: dict[str, Callable[[Any, Any, Any], Any]] = {
     "a gather": lambda o, x, i: o.gather(x, i, 0), "a gather of a result": lambda o, x, i: o.gather(o.exp(x), i, 0),
     "a gather that is reshaped": lambda o, x, i: o.reshape(o.gather(x, i, 0), [-1]), "a scatter": lambda o, x, i: o.scatter(x, i, 3.0, 0),
+    "a scatter of a result": lambda o, x, i: o.scatter(o.broadcast_in_dim(o.iota(8), [4, 8], [1]), i, o.cast(o.exp(x), DataType.Int), 0),
+    "a scatter along rows": lambda o, x, i: o.scatter(o.broadcast_in_dim(o.iota(8), [4, 8], [1]), i, o.cast(x, DataType.Int), 1),
+    "a scatter of an input": lambda o, x, i: o.scatter(o.broadcast_in_dim(o.exp(o.cast(i, DataType.Float)), [4, 8], [0, 1]), i, x, 0),
     "a scatter into a result": lambda o, x, i: o.scatter(o.exp(x), i, 3.0, 0),
 }  # fmt: skip
 

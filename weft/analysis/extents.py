@@ -68,21 +68,30 @@ def canonicalize_extents(fusion: Fusion) -> list[SizeEquality]:
 
 
 def _limits(fusion: Fusion) -> list[SizeEquality]:
-    """Return the limits of the axes of an index tensor of a gather or scatter, except the indexed one: the axes of the indexed tensor."""
+    """Return the limits of the axes of an index tensor of a gather or scatter: those of the indexed tensor, but along the indexed axis, and those of what is
+    scattered."""
     found: list[SizeEquality] = []
     for expr in fusion.tensor_exprs():
         if isinstance(expr, LookupOp) and expr.op_name == "gather" and not expr.is_masked:
-            source, index, at = expr.source, expr.tensor_outputs[0], [not isinstance(p, Along) or p != Along(d) for d, p in enumerate(expr.positions)]
+            at = [not isinstance(p, Along) or p != Along(d) for d, p in enumerate(expr.positions)]
+            found += _limit(expr, expr.source, expr.tensor_outputs[0], at)
         elif isinstance(expr, (ScatterOp, ScatterStoreOp)):
-            source, index = (expr.inputs[0 if isinstance(expr, ScatterOp) else 2], expr.inputs[1])  # type: ignore[assignment]
-            at = [d == expr.attributes["dim"] for d in range(source.ndim)]
-        else:
-            continue
-        axes = zip(no_reductions(source.get_logical_domain()), no_reductions(index.get_logical_domain()), at)
-        for a, b, is_along in axes if source.ndim == index.ndim else ():
-            if not is_along and a.logical_extent is not b.logical_extent and not is_int(b.logical_extent, 1):
-                found.append(SizeEquality(a.logical_extent, b.logical_extent, f"axes of T{source.name} and T{index.name}", expr, is_limit=True))
+            base, index, source = expr.inputs if isinstance(expr, ScatterOp) else (expr.memory, expr.inputs[1], None)
+            assert isinstance(base, TensorView) and isinstance(index, TensorView)
+            found += _limit(expr, base, index, [d == expr.attributes["dim"] for d in range(base.ndim)])
+            if isinstance(source, TensorView):
+                found += _limit(expr, source, index, [axis.is_broadcast() for axis in no_reductions(source.get_logical_domain())])
     return found
+
+
+def _limit(expr: Expr, source: TensorView, index: TensorView, is_free: list[bool]) -> list[SizeEquality]:
+    """Limit the axes of `index` by those of `source`, which `expr` reads or writes at the same place, except where `is_free`."""
+    axes = zip(no_reductions(source.get_logical_domain()), no_reductions(index.get_logical_domain()), is_free) if source.ndim == index.ndim else ()
+    return [
+        SizeEquality(a.logical_extent, b.logical_extent, f"axes of T{source.name} and T{index.name}", expr, is_limit=True)
+        for a, b, free in axes
+        if not free and a.logical_extent is not b.logical_extent and not is_int(b.logical_extent, 1)
+    ]
 
 
 class _Meetings:

@@ -36,7 +36,7 @@ from .picked_sums import look_up_what_sums_pick
 from .questions import Questions
 from .rolls import find_rolls, place_rolls
 from .rows_of_two_axes import separate_rows
-from .scatters import scatter_in_kernels
+from .scatters import has_scatters, scatter_in_kernels
 from .selections import select_by_position
 from .sliced_sums import slice_shared_sums
 from .squeezes import fold_squeezes
@@ -63,11 +63,12 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     questions = questions or Questions()
     find_rolls(fusion)
     if not has_views(fusion) and not is_open(fusion) and not questions.ones:
+        equalities = canonicalize_extents(fusion) if has_scatters(fusion) else None  # before what is scattered is cut to the size of the index
         drop_added_axes(fusion)
         fold_squeezes(fusion)
         fold_few_largest(fusion, questions)
         _rewrite_decided(fusion, questions)
-        return None
+        return equalities
     concretize(fusion, questions)
     equalities = canonicalize_extents(fusion)
     fold_few_largest(fusion, questions)

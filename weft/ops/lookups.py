@@ -68,11 +68,14 @@ def _wider(fusion: Fusion, op: str, a: IterDomain, b: IterDomain, position: int)
     return own_axis(fusion, b if is_plain_broadcast(a) else a)
 
 
-def _within(op: str, arg: TensorView, index: TensorView, dim: int) -> None:
-    """Refuse an index that is larger than arg outside of dim; sizes that are no constants are checked in each call. Errors: BadIndex."""
+def _within(op: str, arg: TensorView, index: TensorView, dim: int | None, name: str = "arg") -> None:
+    """Refuse an index that is larger than arg outside of dim; sizes that are no constants are checked in each call. name: that of the argument `arg`.
+
+    Errors: BadIndex.
+    """
     for d, (a, b) in enumerate(zip(logical_axes(arg), logical_axes(index))):
         if d != dim and a.logical_extent.is_const and b.logical_extent.is_const and a.logical_extent.value < b.logical_extent.value:  # type: ignore[operator]
-            reason = f"axis {d} has extent {a.logical_extent} in arg and {b.logical_extent} in index, which must not be larger"
+            reason = f"axis {d} has extent {a.logical_extent} in {name} and {b.logical_extent} in index, which must not be larger"
             raise BadIndex(op=op, reason=reason, remedy="slice the index, or use take_along_axis, which broadcasts axes of extent 1")
 
 
@@ -240,6 +243,8 @@ def scatter(fusion: Fusion, arg: TensorView, index: TensorView, src: Operand, di
         _same_rank("scatter", arg, source)
     dim = normalize_dim(dim, arg.ndim, "scatter", arg)
     _within("scatter", arg, index, dim)
+    if isinstance(source, TensorView) and not any(map(is_plain_broadcast, logical_axes(source))):
+        _within("scatter", source, index, None, "src")
     out = fusion.new_tensor([own_axis(fusion, a) for a in logical_axes(arg)], arg.dtype())
     fusion.register(ScatterOp([arg, index, source], [out], op="scatter", dim=dim, kind=kind))
     return out
