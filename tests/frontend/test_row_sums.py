@@ -249,3 +249,9 @@ def test_a_scaled_embedding(dtype: torch.dtype) -> None:
     check(lambda t, i: F.embedding(i, t) * 6**0.5, torch.randn(11, 48).to(dtype), torch.randint(0, 11, (3, 5)))
     of_backward = [kernel.program.text for graph in GRAPHS if graph.kind == "backward" for call in graph.calls for kernel in call.kernels()]
     assert sum(" mul" in text for text in of_backward) == 1 and any("bag" in text and " mul" in text for text in of_backward)
+
+
+def test_chunks_of_chunks() -> None:
+    """40,000 places of three rows: no thread adds more than some hundred of them."""
+    check(taken, torch.randn(3, 2), torch.where(torch.rand(40000) < 0.9, 1, torch.randint(0, 3, (40000,))))
+    assert not has_sums_of_torch()

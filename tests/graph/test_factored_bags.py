@@ -34,6 +34,24 @@ def sums(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([x[[5, 1, 1, 0]].sum(0), 0 * x[0].nan_to_num(), x[[2, 5, 3]].sum(0)])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_of_another_axis(dtype: torch.dtype) -> None:
+    """A permutation between the product and the sums."""
+    x, narrow = torch.randn(5, 6, 8).to(dtype), NARROW.get(dtype, DataType.Float)
+
+    def behind(ops: Any, t: Any) -> Any:
+        return ops.permute(ops.cast(ops.mul(ops.cast(t, dtype=DataType.Float), 3.0), dtype=narrow), [1, 2, 0])
+
+    def between(ops: Any, t: Any) -> Any:
+        first = ops.permute(ops.mul(ops.cast(ops.permute(t, [2, 0, 1]), dtype=DataType.Float), 2.0), [2, 1, 0])  # axes 1, 0, 2
+        return ops.permute(ops.cast(ops.mul(first, 1.5), dtype=narrow), [0, 2, 1])
+
+    for make in (behind, between):
+        out, kernels = scaled(x, make)
+        assert kernels == 1
+        torch.testing.assert_close(out.double(), 3 * sums(x.permute(1, 2, 0).double()), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("width", [1, 7, 24])
 def test_numbers_are_multiplied_with_the_sums(dtype: torch.dtype, width: int) -> None:

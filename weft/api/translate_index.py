@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..ir.graph_ops import At, Fixed, InBag, LookupOp
+from ..ir.graph_ops import At, BagOp, Fixed, LookupOp
 from ..ir.values import BroadcastOp, Expr, IotaOp, PointwiseOp, ReductionOp, TensorView
 from ..ops.build import logical_axes
 from ..ops.lookups import unwrapped
@@ -32,7 +32,8 @@ def _embedding(expr: LookupOp, names: Names) -> str:
 def _bag(expr: LookupOp, names: Names) -> str:
     """The op itself gives first and end the axes of the rows."""
     ranges = [t.definition().inputs[0] if logical_axes(expr.source)[1:] else t for t in expr.tensor_inputs[1:3]]  # type: ignore[union-attr]
-    bag: InBag = expr.positions[0]  # type: ignore[assignment]
+    assert isinstance(expr, BagOp)
+    bag = expr.bag
     listed = {"order": bag.order, "weights": bag.weights}
     more = [f"{name}={names.of(expr.inputs[n])}" for name, n in listed.items() if n is not None]
     return f"bag_sum({', '.join([*(names.of(t) for t in (expr.source, *ranges)), *more])})"

@@ -27,8 +27,8 @@ def sum_bag(writer: Any, s: Op, expr: BagOp, depth: int) -> None:
     target, first, end = s.outputs[0], s.operands[1], s.operands[2]
     assert isinstance(first, Access) and isinstance(end, Access)
     index, bag = writer.scalars.index_ctype, expr.bag
-    lists = [expr.tensor_inputs[n] for n in bag.listed] + [expr.source] * (bag.order is None)
-    length = writer.scalars.index(functools.reduce(minimum, map(_extent, lists)))
+    lengths = [_extent(expr.tensor_inputs[n]) for n in bag.listed] + [_extent(expr.source, expr.bag_axis)] * (bag.order is None)
+    length = writer.scalars.index(functools.reduce(minimum, lengths))
     limits = [f"weft::bag_limit<{index}>({writer.read(place, place.buffer.dtype)}, {length})" for place in (first, end)]
     sums = [target] if s.vector_elems == 1 else [lane_of(target, lane) for lane in range(s.vector_elems)]
     writer.emit(depth, "{")
@@ -48,8 +48,8 @@ def sum_bag(writer: Any, s: Op, expr: BagOp, depth: int) -> None:
     writer.emit(depth, "}")
 
 
-def _extent(tensor: TensorView) -> Sym:
-    return no_reductions(tensor.get_logical_domain())[0].logical_extent
+def _extent(tensor: TensorView, axis: int = 0) -> Sym:
+    return no_reductions(tensor.get_logical_domain())[axis].logical_extent
 
 
 def _add_batch(writer: Any, s: Op, expr: BagOp, rows: int, is_full: bool, depth: int) -> None:
@@ -58,7 +58,7 @@ def _add_batch(writer: Any, s: Op, expr: BagOp, rows: int, is_full: bool, depth:
     assert isinstance(source, Access)
     index, k, at = writer.scalars.index_ctype, bag_variable(expr).payload, position_variable(expr, bag.operand).payload
     wide, narrow = (CUDA_NAMES[access.buffer.dtype] for access in (s.outputs[0], source))
-    extent = writer.scalars.index(_extent(expr.source))
+    extent = writer.scalars.index(_extent(expr.source, expr.bag_axis))
     row = k if order is None else f"weft::position<{index}>(weft::load_global({writer.address(s.operands[order])}), {extent})"
     writer.emit(depth, f"weft::Array<{narrow}, {s.vector_elems}> row[{rows}];")
     if bag.weights is not None:

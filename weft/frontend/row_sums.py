@@ -16,16 +16,15 @@ import torch
 from torch.fx import Graph, Node
 
 from . import aten as _rules  # noqa: F401  (defines the op)
-from .rewrites import emit, equal_sizes
+from .rewrites import drop_unread, emit, equal_sizes
 from .summands import summand_of
 
 aten = torch.ops.aten
 
+LONG = 2**16
+"""Places from which on two passes of a sort take longer than two casts."""
 LEAST_BYTES = 64
 """Of a row of `scatter_add`: torch adds single elements as atomics, without a sort."""
-LEAST_CHUNK, USUAL_CHUNK = 32, 64
-"""Rows that are added one after the other before the sum is split; the second if their number is not known. Else about half the root of their number: if all
-are one row, there are two steps of similar length, and the rows of most sums are fewer."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,11 @@ class RowSums:
 
 def sum_rows(graph: Graph) -> None:
     """Rewrite, in place, gradients of tables, and sums into rows of zeros that an index names."""
-    for node in list(graph.nodes):
-        if node.op == "call_function" and node.target in _SUMS:
-            found = _SUMS[node.target](node)
-            if found is not None:
-                _rewrite(graph, node, found)
+    found = [(node, sums) for node in list(graph.nodes) if node.op == "call_function" and node.target in _SUMS and (sums := _SUMS[node.target](node))]
+    for node, sums in found:
+        _rewrite(graph, node, sums)
+    if found:
+        drop_unread(graph)  # products, and rows that an index takes from a table
 
 
 def _of_table(node: Node) -> RowSums | None:
@@ -127,7 +126,7 @@ _TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int
 def _rewrite(graph: Graph, node: Node, sums: RowSums) -> None:
     """Replace a node by a sort of the index and sums of rows in this order."""
     indices, sizes, result = sums.indices, sums.sizes, node.meta["val"]
-    rank, count, rows = indices[0].meta["val"].dim(), indices[0].meta["val"].numel(), math.prod(sizes)
+    rank, rows = indices[0].meta["val"].dim(), math.prod(sizes)
 
     def made(target: Any, *args: Any, **keywords: Any) -> Node:
         new = emit(graph, node, target, *args, **keywords)
@@ -139,14 +138,17 @@ def _rewrite(graph: Graph, node: Node, sums: RowSums) -> None:
     if sums.padding >= 0:
         none = made(aten.full.default, [1] * rank, rows, dtype=place.meta["val"].dtype, device=result.device)
         place = made(aten.where.self, made(aten.ne.Scalar, place, sums.padding), place, none)
-    flat = made(aten.view.default, made(aten._to_copy.default, place, dtype=torch.int32), [-1])
+    key, least = _key_of(rows, indices[0].meta["val"].numel())
+    place = made(aten.add.Tensor, place, least) if least else place
+    flat = made(aten.view.default, made(aten._to_copy.default, place, dtype=key), [-1])
     sort = made(aten.sort.stable, flat, stable=True)
     keys, order = (made(operator.getitem, sort, n) for n in range(2))
-    positions = made(aten.arange.start_step, 0, rows + 1, 1, dtype=torch.int32, device=result.device)
+    if key is torch.int16:  # which kernels do not have
+        keys, key = made(aten._to_copy.default, keys, dtype=torch.int32), torch.int32
+    positions = made(aten.arange.start_step, least, least + rows + 1, 1, dtype=key, device=result.device)
     starts = made(aten.searchsorted.Tensor, keys, positions, out_int32=True)
     values, order, weights = summand_of(made, sums.values, order, rank)
-    chunk = max(LEAST_CHUNK, 1 << (math.isqrt(count) // 2 - 1).bit_length()) if isinstance(count, int) else USUAL_CHUNK
-    out = made(torch.ops.weft.sorted_row_sums.default, values, order, keys, starts, chunk, weights)
+    out = made(torch.ops.weft.sorted_row_sums.default, values, order, keys, starts, weights)
     if len(sizes) > 1:
         out = made(aten.view.default, out, [*sizes, *out.meta["val"].shape[1:]])
     if sums.ahead:
@@ -156,6 +158,15 @@ def _rewrite(graph: Graph, node: Node, sums: RowSums) -> None:
         out = made(aten.expand.default, out, list(result.shape))
     node.replace_all_uses_with(out)
     graph.erase_node(node)
+
+
+def _key_of(rows: int, count: Any) -> tuple[torch.dtype, int]:
+    """Return the type of the sort's keys, and the key of the first row. There is one key more than rows. A sort takes a pass for each 8 bits; but torch casts
+    to and from 16 bits in kernels of its own."""
+    if rows < 2**8:
+        return torch.uint8, 0
+    is_long = isinstance(count, int) and count >= LONG
+    return (torch.int16, -(2**15)) if is_long and rows < 2**16 else (torch.int32, 0)
 
 
 def _place(made: Callable[..., Node], indices: list[Node], sizes: list[int]) -> Node:

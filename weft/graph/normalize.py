@@ -23,7 +23,7 @@ from ..ops.build import cast, is_plain_broadcast, logical_axes
 from .added_axes import drop_added_axes
 from .atoms import Atoms
 from .concretize import concretize, has_views, is_open
-from .factored_bags import multiply_behind_bags
+from .factored_bags import multiply_behind_bags, read_in_any_order
 from .factored_sums import share_factored_sums
 from .few_largest import fold_few_largest
 from .folded_twice import fold_at_once
@@ -94,7 +94,8 @@ def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
     share_factored_sums(fusion)  # leaves one sum where there were several, of which the next pass joins different ones
     join_sums(fusion)
     slice_shared_sums(fusion)  # the sums are final, and the slices that it makes are lookups that move
-    multiply_behind_bags(fusion)  # bags read the inputs themselves, with nothing between for a lookup to move through
+    multiply_behind_bags(fusion)
+    read_in_any_order(fusion)  # bags read the inputs themselves, with nothing between for a lookup to move through
     move_lookups_up(fusion)  # no later pass makes a lookup of a computed tensor
     place_rolls(fusion)  # lookups stand where they stay, so what they leave between inputs and rotations is pointwise
     separate_rows(fusion)  # copies what is computed from rows, after the last pass that changes it

@@ -104,8 +104,8 @@ class BagOp(LookupOp):
     """output[v, j, ...] = the sum of source[order[k], j, ...] * weights[k] for k from first[v] up to, not including, end[v]; 0 if there are none. As torch's
     `embedding_bag` with mode "sum". The terms are added in this order, floats of 16 bits in float32, which is then the output's type.
 
-    inputs: source, first, end; order if there is one (else the position is k itself); weights if there are any. The first position is an `InBag`. In a kernel,
-    source, order and weights are in global memory.
+    inputs: source, first, end; order if there is one (else the position is k itself); weights if there are any. One position is an `InBag`: the user's first,
+    any in a source whose axes a rewrite has put in another order. In a kernel, source, order and weights are in global memory.
     """
 
     @property
@@ -115,9 +115,14 @@ class BagOp(LookupOp):
     @property
     def bag(self) -> InBag:
         """The position along the axis that is summed."""
-        place = self.positions[0]
+        place = self.positions[self.bag_axis]
         assert isinstance(place, InBag)
         return place
+
+    @property
+    def bag_axis(self) -> int:
+        """The axis of the source that is summed."""
+        return next(n for n, place in enumerate(self.positions) if isinstance(place, InBag))
 
 
 def position_syms(expr: Expr) -> list[Sym]:

@@ -49,7 +49,9 @@ def look_up(
 
 def _bag_sums(node: BagOp, source: torch.Tensor, indices: dict[int, torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
     """Return the sum of the rows of each bag, in the wide type of the source."""
-    extent, bag = source.shape[0], node.bag
+    bag, places = node.bag, node.positions
+    source = source.permute(node.bag_axis, *sorted((n for n, p in enumerate(places) if isinstance(p, Along)), key=lambda n: places[n].axis))  # type: ignore[union-attr]
+    extent = source.shape[0]
     length = min([indices[n].numel() for n in bag.listed] + [extent] * (bag.order is None))
     first, end = (indices[n].flatten().to(torch.int64).expand(shape[0]).clamp(0, length) for n in (bag.operand, bag.end))
     counts = (end - first).clamp_min(0)
@@ -59,7 +61,7 @@ def _bag_sums(node: BagOp, source: torch.Tensor, indices: dict[int, torch.Tensor
     at = at if bag.order is None else indices[bag.order].flatten().to(torch.int64)[at]
     wrong = at[(at < 0) | (at >= extent)]
     if wrong.numel():
-        raise PositionOutOfRange(op=node.op_name, position=int(wrong[0]), axis=0, source=node.source, extent=extent)
+        raise PositionOutOfRange(op=node.op_name, position=int(wrong[0]), axis=node.bag_axis, source=node.source, extent=extent)
     wide = torch.promote_types(source.dtype, torch.float32) if source.is_floating_point() else source.dtype
     terms = source[at].to(wide).expand(at.numel(), *shape[1:])
     terms = terms if weights is None else terms * weights.to(wide).reshape(-1, *(1 for _ in shape[1:]))
