@@ -227,3 +227,26 @@ def test_sizes_of_a_result_are_those_that_open_axes_are_broadcast_to(count: int)
     mean, flat, ones = fd.execute([x, count])
     torch.testing.assert_close(mean, wanted.mean(0))
     assert torch.equal(flat, wanted.flatten()) and ones.shape == wanted.shape
+
+
+ROWS = {
+    "batched product": (lambda o, x, w, n: o.matmul(o.reshape(x, [n, -1, 4]), w), lambda x, w, n: x.reshape(n, -1, 4) @ w, (5, 4, 6)),
+    "batch on the right": (lambda o, x, w, n: o.matmul(w, o.reshape(x, [n, 4, -1])), lambda x, w, n: w @ x.reshape(n, 4, -1), (5, 6, 4)),
+    "rows that are added": (
+        lambda o, x, w, n: o.add(o.linear(o.reshape(x, [n, -1, 4]), o.select(w, 0, 0)), o.slice(w, [0, 0, 0], [5, 1, 1])),
+        lambda x, w, n: torch.nn.functional.linear(x.reshape(n, -1, 4), w[0]) + w[:, :1, :1], (5, 6, 4),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("counts", [(1, 5), (5, 1)], ids=str)
+def test_an_axis_of_a_product_is_broadcast_where_it_has_one_element(name: str, counts: tuple[int, ...]) -> None:
+    """Batches and rows of operands of torch's products, whose number a call brings: among themselves, and with what the result meets."""
+    build, reference, shape = ROWS[name]
+    with FusionDefinition() as fd:
+        x, w, n = fd.define_tensor([-1, -1], True), fd.define_tensor([-1, -1, -1], True), fd.define_scalar(DataType.Int)
+        fd.add_output(build(fd.ops, x, w, n))
+    for count in counts:
+        x, w = torch.randn(3 * count, 4), torch.randn(shape)
+        compare(run(fd, x, w, count), reference(x.double(), w.double(), count))

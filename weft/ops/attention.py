@@ -9,8 +9,8 @@ from ..dtypes import DataType
 from ..expr import Sym, const
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView
-from .build import Operand, as_val, logical_axes
-from .matmuls import WrongOperand, like, torch_op
+from .build import Operand, as_val, logical_axes, own_axis
+from .matmuls import WrongOperand, torch_op
 
 
 def forward(
@@ -32,10 +32,10 @@ def forward(
         raise WrongOperand(op="sdpfa_fwd", reason=f"mask has type {mask.dtype()}", remedy="use a mask of dtype Bool, or pass it as bias")
     given = {"query": query, "key": key, "value": value, "bias": bias, "mask": mask}
     operands = {name: tensor for name, tensor in given.items() if tensor is not None}
-    rows = [like(fusion, a) for a in logical_axes(query)[:-1]]
+    rows = [own_axis(fusion, a) for a in logical_axes(query)[:-1]]
     results = [
-        ([*rows, like(fusion, logical_axes(value)[-1])], query.dtype()),
-        ([like(fusion, a) for a in rows], DataType.Double if query.dtype() is DataType.Double else DataType.Float),
+        ([*rows, own_axis(fusion, logical_axes(value)[-1])], query.dtype()),
+        ([own_axis(fusion, a) for a in rows], DataType.Double if query.dtype() is DataType.Double else DataType.Float),
         ([fusion.new_axis(2)], DataType.UInt64),
         ([], DataType.UInt64),
     ]
@@ -52,7 +52,7 @@ def backward(
     dropout_p: Operand | None, is_causal: Operand | None, seed: TensorView, offset: TensorView, scale: Operand | None,
 ) -> tuple[TensorView, ...]:  # fmt: skip
     """Return the gradients of query, key and value, each with the shape, the type and the order in memory of its tensor."""
-    results = [([like(fusion, a) for a in logical_axes(t)], t.dtype()) for t in (query, key, value)]
+    results = [([own_axis(fusion, a) for a in logical_axes(t)], t.dtype()) for t in (query, key, value)]
     outs = torch_op(
         fusion, "sdpfa_bwd", [grad, query, key, value, output, logsumexp, seed, offset], results, dropout_p=_number(fusion, dropout_p, 0.0),
         is_causal=_number(fusion, is_causal, False), scale=None if scale is None else _number(fusion, scale, 1.0),

@@ -94,7 +94,7 @@ def broadcast(fusion: Fusion, tensor: TensorView, flags: Sequence[bool]) -> Tens
 def new_axes(fusion: Fusion, tensors: Sequence[TensorView], op: str) -> list[IterDomain]:
     """Return new axes for the result of a pointwise op over tensors of one rank. Errors: ExtentMismatch."""
     columns = zip(*(logical_axes(tensor) for tensor in tensors))
-    return [_new_axis(fusion, tensors, column, position, op) for position, column in enumerate(columns)]
+    return [joined_axis(fusion, tensors, column, position, op) for position, column in enumerate(columns)]
 
 
 def own_axis(fusion: Fusion, axis: IterDomain) -> IterDomain:
@@ -104,7 +104,8 @@ def own_axis(fusion: Fusion, axis: IterDomain) -> IterDomain:
     return fusion.copy_axis(axis)
 
 
-def _new_axis(fusion: Fusion, tensors: Sequence[TensorView], axes: Sequence[IterDomain], position: int, op: str) -> IterDomain:
+def joined_axis(fusion: Fusion, tensors: Sequence[TensorView], axes: Sequence[IterDomain], position: int, op: str) -> IterDomain:
+    """Return the new axis of a result whose operands, `tensors`, have `axes` there, broadcast to each other. Errors: ExtentMismatch."""
     iterations: list[Sym] = []
     opened: list[Sym] = []
     expanded: list[Sym] = []

@@ -9,24 +9,16 @@ from collections.abc import Sequence
 
 from ..dtypes import DataType
 from ..errors import Unsupported, UserError
-from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import TorchOp
 from ..ir.values import IterDomain, TensorView
-from .build import ExtentMismatch, logical_axes
+from .build import ExtentMismatch, joined_axis, logical_axes, own_axis
 
 
 class WrongOperand(UserError):
     code = "W394"
     what = "{op}: {reason}"
     fix = "{remedy}"
-
-
-def like(fusion: Fusion, axis: IterDomain) -> IterDomain:
-    """Return a new axis of the size that torch sees of `axis`: an expanded one has elements of its own."""
-    if axis.expanded_extent is not None:
-        return fusion.new_axis(axis.expanded_extent, IterType.iteration)
-    return fusion.copy_axis(axis, IterType.broadcast if axis.is_broadcast() else IterType.iteration)
 
 
 def torch_op(
@@ -55,7 +47,7 @@ def _same_extent(op: str, a: TensorView, b: TensorView, of_a: int, of_b: int) ->
     x, y = logical_axes(a)[of_a], logical_axes(b)[of_b]
     if x.is_broadcast() != y.is_broadcast() and x.expanded_extent is None and y.expanded_extent is None:
         other = y if x.is_broadcast() else x
-        if other.iter_type is not IterType.symbolic:
+        if not other.is_open():
             raise WrongOperand(op=op, reason="K should be broadcast in both A and B, or neither.", remedy="make the extents of the summed axes equal")
     p, q = x.logical_extent, y.logical_extent
     if p.is_const and q.is_const and p.value != q.value:
@@ -69,12 +61,15 @@ def _batch_axes(fusion: Fusion, op: str, a: TensorView, b: TensorView) -> list[I
     out = []
     for position in range(rank):
         pair = [axes[k] for axes in (left, right) if (k := position - rank + len(axes)) >= 0]
+        if any(axis.is_open() for axis in pair):
+            out.append(joined_axis(fusion, (a, b), pair, position, op))
+            continue
         real = [x for x in pair if not x.is_broadcast() or x.expanded_extent is not None]
         extents = [x.logical_extent for x in real]
         if len(extents) == 2 and extents[0].is_const and extents[1].is_const and extents[0].value != extents[1].value:
             raise ExtentMismatch(op=op, axis=position, left_tensor=str(a), left=extents[0].value, right_tensor=str(b), right=extents[1].value)
         best = next((x for x in real if x.logical_extent.is_const), real[0] if real else pair[0])
-        out.append(like(fusion, best))
+        out.append(own_axis(fusion, best))
     return out
 
 
@@ -85,8 +80,8 @@ def matmul(fusion: Fusion, a: TensorView, b: TensorView) -> TensorView:
     _same_type("matmul", a, b)
     _has_product("matmul", a)
     _same_extent("matmul", a, b, -1, -1 if b.ndim == 1 else -2)
-    rows = [] if a.ndim == 1 else [like(fusion, logical_axes(a)[-2])]
-    columns = [] if b.ndim == 1 else [like(fusion, logical_axes(b)[-1])]
+    rows = [] if a.ndim == 1 else [own_axis(fusion, logical_axes(a)[-2])]
+    columns = [] if b.ndim == 1 else [own_axis(fusion, logical_axes(b)[-1])]
     (out,) = torch_op(fusion, "matmul", [a, b], [([*_batch_axes(fusion, "matmul", a, b), *rows, *columns], a.dtype())])
     return out
 
@@ -108,7 +103,7 @@ def linear(fusion: Fusion, x: TensorView, weight: TensorView, bias: TensorView |
             text = f"Expected bias to have the same dtype as A and B, got: {bias.dtype()} and {x.dtype()}"
             raise WrongOperand(op="linear", reason=text, remedy="cast the bias")
         operands.append(bias)
-    axes = [*(like(fusion, a) for a in logical_axes(x)[:-1]), like(fusion, logical_axes(weight)[0])]
+    axes = [*(own_axis(fusion, a) for a in logical_axes(x)[:-1]), own_axis(fusion, logical_axes(weight)[0])]
     (out,) = torch_op(fusion, "linear", operands, [(axes, x.dtype())])
     return out
 
@@ -122,8 +117,8 @@ def _grouped_axes(fusion: Fusion, a: TensorView, b: TensorView, offsets: TensorV
         raise WrongOperand(op="grouped_mm", reason=text, remedy="pass operands of ranks 2 and 2, 2 and 3, or 3 and 2")
     if offsets.ndim != 1 or offsets.dtype() is not DataType.Int32:
         raise WrongOperand(op="grouped_mm", reason=f"offsets are {offsets}", remedy="pass the ends of the groups as a tensor with one axis and dtype Int32")
-    groups = [like(fusion, logical_axes(offsets)[0])] if a.ndim == b.ndim else []
-    return [*groups, like(fusion, logical_axes(a)[-2]), like(fusion, logical_axes(b)[-1])]
+    groups = [own_axis(fusion, logical_axes(offsets)[0])] if a.ndim == b.ndim else []
+    return [*groups, own_axis(fusion, logical_axes(a)[-2]), own_axis(fusion, logical_axes(b)[-1])]
 
 
 def grouped_mm(fusion: Fusion, a: TensorView, b: TensorView, offsets: TensorView) -> TensorView:
@@ -155,7 +150,7 @@ def scaled_mm(
         raise WrongOperand(op="scaled_mm", reason=f"Unexpected operand ranks: {a.ndim} and {b.ndim}", remedy="pass two matrices")
     given = {"mat1": a, "mat2": b, "scale1": scale_a, "scale2": scale_b, "alpha": alpha, "bias": bias}
     operands = {name: value for name, value in given.items() if value is not None}
-    axes = [like(fusion, logical_axes(a)[0]), like(fusion, logical_axes(b)[1])]
+    axes = [own_axis(fusion, logical_axes(a)[0]), own_axis(fusion, logical_axes(b)[1])]
     (out,) = torch_op(fusion, "scaled_mm", list(operands.values()), [(axes, dtype)], given=tuple(operands), dtype=dtype)
     return out
 
