@@ -160,3 +160,39 @@ def test_a_swizzle_written_as_transforms_is_the_copy_s(name: str) -> None:
         CASES[name](fd)
     text = fd.fusion.print_kernel()
     assert " ^ " in text or "bitwise_xor" in text, text
+
+
+def merged_rows(fd: FusionDefinition, x: TensorView, kind: str) -> TensorView:
+    """All axes but the last are merged and cut into eights; tiles have 32 columns."""
+    out = fd.ops.set(x)
+    fd.add_output(out)
+    copy = x.cache_after(LoadStoreOpType.tma) if kind == "load" else out.cache_before(LoadStoreOpType.tma)
+    copy.set_memory_type(MemoryType.shared)
+    for _ in range(x.ndim - 2):
+        out.merge(0, 1)
+    in_tiles(fd, out, 8, 32)
+    bulk, other = (copy, out) if kind == "load" else (out, copy)
+    bind(bulk, a2=P.tma, a3=P.tma)
+    bind(other, a2=P.block_y, a3=P.block_x)
+    return out
+
+
+@pytest.mark.parametrize("is_static", [False, True], ids=["open sizes", "static sizes"])
+@pytest.mark.parametrize("kind", ["load", "store"])
+@pytest.mark.parametrize("shape", [(3, 5, 36), (1, 7, 64), (2, 3, 5, 40), (4, 16, 64)], ids=str)
+def test_tiles_run_over_rows_of_several_merged_axes(shape: tuple[int, ...], kind: str, is_static: bool) -> None:
+    """Axes that lie one behind the other are one dimension of the tensor map."""
+    x = torch.randn(shape, device=DEVICE)
+    with FusionDefinition() as fd:
+        sizes = shape if is_static else [-1 if n > 1 else 1 for n in shape]
+        merged_rows(fd, fd.define_tensor(list(sizes), contiguity=True), kind)
+    (out,) = fd.manual_execute([x])
+    assert torch.equal(out, x)
+
+
+def test_rows_with_gaps_between_matrices_are_no_dimension() -> None:
+    x = torch.randn(3, 6, 32, device=DEVICE)[:, :5]
+    with FusionDefinition() as fd:
+        merged_rows(fd, fd.define_tensor([-1, -1, -1], contiguity=[False, True, True]), "load")
+    with pytest.raises(RuntimeError, match="does not run over neighbours"):
+        fd.manual_execute([x])

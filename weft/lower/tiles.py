@@ -9,6 +9,7 @@ Read first: `tile_of`.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from ..arch import BULK_BYTES
 from ..errors import UserError
@@ -57,41 +58,70 @@ def swizzled(tensor: TensorView, index: Sym) -> Sym:
     return add(mul(moved, found.chunk_elems), mod(index, found.chunk_elems))
 
 
+@dataclass(frozen=True)
+class Dim:
+    """A dimension of a tensor map: an axis of the tensor in global memory, or neighbours that lie one behind the other and are indexed as one. Units: elements."""
+
+    axis: IterDomain
+    index: Sym
+    extent: Sym
+    stride: Sym
+
+
+def _dims(indexer: Indexer, far: TensorView, lanes: dict[Sym, Sym]) -> list[Dim]:
+    """Return the dimensions of `far`, outermost first.
+
+    Axes a and b are one dimension if the loops merge them, so that their indices are p / n and p % n with lanes in p, and if they are contiguous: the tile
+    runs over p.
+    """
+    strides = far.strides()
+    out: list[Dim] = []
+    for axis in far.get_allocation_domain():
+        if axis.is_reduction() or axis.is_broadcast():
+            continue
+        dim = Dim(axis, indexer.axis_index(axis, far), axis.sym, strides[axis])
+        whole = dim.index.args[0] if dim.index.op == "mod" and dim.index.args[1] is axis.sym else None
+        outer = out[-1] if out and whole is not None and not lanes.keys().isdisjoint(variables(whole)) else None
+        if whole is not None and outer is not None and floordiv(whole, axis.sym) is outer.index and outer.stride is mul(dim.stride, axis.sym):
+            out[-1] = Dim(axis, whole, mul(outer.extent, axis.sym), dim.stride)
+        else:
+            out.append(dim)
+    return out
+
+
 def tile_of(state: BuildState, indexer: Indexer, far: TensorView, near: TensorView, expr: LoadStoreOp, lanes: dict[Sym, Sym]) -> TensorTile:
     """Return the tile of `far` that `expr` copies; lanes: index of each axis bound to ParallelType.tma -> its extent, outermost first.
 
     Errors: BadTile, and BulkMisaligned for strides.
     """
     output: TensorView = expr.outputs[0]  # type: ignore[assignment]
-    strides = far.strides()
-    axes = [a for a in far.get_allocation_domain() if not a.is_reduction() and not a.is_broadcast()]
-    if len(axes) > MOST_RANK:
-        raise BadTile(tensor=output, reason=f"{far} has {len(axes)} axes; a tensor map has up to {MOST_RANK}", remedy="merge axes before the fusion (reshape)")
+    dims = _dims(indexer, far, lanes)
+    if len(dims) > MOST_RANK:
+        raise BadTile(tensor=output, reason=f"{far} has {len(dims)} axes; a tensor map has up to {MOST_RANK}", remedy="merge axes before the fusion (reshape)")
     boxes: list[int] = []
     places: list[Sym] = []
     order: list[Sym] = []
-    for axis in axes:
-        index = indexer.axis_index(axis, far)
-        inside = [lane for lane in lanes if lane in variables(index)]
-        place = index
+    for dim in dims:
+        inside = [lane for lane in lanes if lane in variables(dim.index)]
+        place = dim.index
         for lane in inside:
             place = sub(place, lane)
         if len(inside) > 1 or lanes.keys() & variables(place):
-            reason = f"the tile does not run over neighbours of axis {axis}, whose index is {index}"
+            reason = f"the tile does not run over neighbours of axis {dim.axis}, whose index is {dim.index}"
             raise BadTile(tensor=output, reason=reason, remedy="split the axis once, and bind the inner part")
-        boxes.append(_box(output, axis, lanes[inside[0]]) if inside else 1)
+        boxes.append(_box(output, dim.axis, lanes[inside[0]]) if inside else 1)
         places.append(place)
         order += inside
     if order != [lane for lane in lanes if lane in order] or len(order) < len(lanes):
         reason = f"its axes bound to ParallelType.tma are not in the order of {far} in memory"
         raise BadTile(tensor=output, reason=reason, remedy="reorder the loop axes of the copy")
-    _check_rows(output, far, axes, strides, boxes)
+    _check_rows(output, far, dims, boxes)
     elem_bytes = far.dtype().bits // 8
-    for axis in axes[:-1]:
-        require_multiple(state, far, strides[axis], f"the stride of axis {axis}")
+    for dim in dims[:-1]:
+        require_multiple(state, far, dim.stride, f"the stride of axis {dim.axis}")
     _check_place(state, near, boxes, elem_bytes, swizzle_bytes(near), output)
-    extents = tuple(a.sym for a in reversed(axes))
-    strides_bytes = tuple(mul(strides[a], elem_bytes) for a in reversed(axes[:-1]))
+    extents = tuple(d.extent for d in reversed(dims))
+    strides_bytes = tuple(mul(d.stride, elem_bytes) for d in reversed(dims[:-1]))
     boxes_inward = tuple(reversed(boxes))
     param = TensorMapParam(f"map_T{output.name}", f"T{far.name}", far.dtype().bits, extents, strides_bytes, boxes_inward, swizzle_bytes(near))
     return TensorTile(param, tuple(reversed(places)))
@@ -106,8 +136,8 @@ def _box(output: TensorView, axis: IterDomain, extent: Sym) -> int:
     return int(extent.value)  # type: ignore[arg-type]
 
 
-def _check_rows(output: TensorView, far: TensorView, axes: list[IterDomain], strides: dict[IterDomain, Sym], boxes: list[int]) -> None:
-    if not axes or strides[axes[-1]] is not ONE:
+def _check_rows(output: TensorView, far: TensorView, dims: list[Dim], boxes: list[int]) -> None:
+    if not dims or dims[-1].stride is not ONE:
         raise BadTile(tensor=output, reason=f"the innermost axis of {far} is not contiguous", remedy="copy it with loads and stores")
     row = boxes[-1] * far.dtype().bits // 8
     if row % CHUNK_BYTES:
