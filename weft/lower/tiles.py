@@ -60,7 +60,7 @@ def swizzled(tensor: TensorView, index: Sym) -> Sym:
 
 @dataclass(frozen=True)
 class Dim:
-    """A dimension of a tensor map: an axis of the tensor in global memory, or neighbours that lie one behind the other and are indexed as one. Units: elements."""
+    """A dimension of a tensor map: an axis of the tensor in global memory, or neighbours that are indexed as one. Units: elements."""
 
     axis: IterDomain
     index: Sym
