@@ -14,8 +14,8 @@ from typing import Union
 
 from . import forking
 from .dtypes import DataType
-from .errors import InternalError, UserError
-from .integers import whole_number
+from .errors import InternalError
+from .integers import whole_number, whole_quotient
 from .remembered import remembered
 
 Number = Union[int, float, bool, complex]
@@ -553,21 +553,8 @@ def is_divisible(a: Sym, d: Sym | int) -> bool:
 
 
 # ---------------------------------------------------------------- evaluation, substitution, text
-class UndecidedSize(UserError, ZeroDivisionError):
-    code = "W399"
-    what = "Cannot infer a size that is {elems} elements over 0 of them: the other sizes of a reshape to -1 have the product 0"
-    fix = "give all sizes of a reshape in which one may be 0"
-
-
-def _whole_quotient(a: int, b: int) -> int:
-    """a / b rounded down. Errors: UndecidedSize."""
-    if b == 0:
-        raise UndecidedSize(elems=a)
-    return a // b
-
-
 _PYTHON: dict[str, Callable[..., Number]] = {
-    "add": lambda *a: sum(a), "floordiv": _whole_quotient, "mod": lambda a, b: a % b, "ceildiv": lambda a, b: -(-a // b),
+    "add": lambda *a: sum(a), "floordiv": whole_quotient, "mod": lambda a, b: a % b, "ceildiv": lambda a, b: -(-a // b),
     "min": min, "max": max, "lt": lambda a, b: a < b, "eq": lambda a, b: a == b, "and": lambda *a: all(a),
 }  # fmt: skip
 

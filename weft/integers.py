@@ -1,10 +1,17 @@
-"""Integers of a type, from any real number. Owns how a scalar on the host becomes an integer; kernels do the same (`device/cast.cuh`)."""
+"""Integers of a type, from any real number, and whole quotients. Owns how a scalar on the host becomes an integer; kernels do the same (`device/cast.cuh`)."""
 
 from __future__ import annotations
 
 import math
 
 from .dtypes import DataType
+from .errors import UserError
+
+
+class UndecidedSize(UserError, ZeroDivisionError):
+    code = "W399"
+    what = "Cannot infer a size that is {elems} elements over 0 of them: the other sizes of a reshape to -1 have the product 0"
+    fix = "give all sizes of a reshape in which one may be 0"
 
 
 def whole_number(value: float, dtype: DataType) -> int:
@@ -21,3 +28,10 @@ def whole_number(value: float, dtype: DataType) -> int:
         return int(value)
     half = 1 << dtype.bits - 1 if dtype is not DataType.Byte else 0
     return (int(value) + half) % (1 << dtype.bits) - half
+
+
+def whole_quotient(a: int, b: int) -> int:
+    """a / b rounded down. Errors: UndecidedSize."""
+    if b == 0:
+        raise UndecidedSize(elems=a)
+    return a // b
