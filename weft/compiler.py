@@ -34,6 +34,7 @@ from .schedule.logs_of_shares import subtract_logs
 from .schedule.one_pass_moments import deviations, fold_moments
 from .schedule.online_softmax import exp_sums, fold_online
 from .schedule.row_inverses import multiply_by_inverses
+from .schedule.scan_states import translate_scans
 from .schedule.welford import fold_scheduled_welford, translate_welford
 from .schedulers import SCHEDULERS
 from .schedulers.base import Decline, ScheduleResult, Scheduler
@@ -185,6 +186,7 @@ def prepare_in_place(fusion: Fusion) -> Prepared:
 def _rewrite(fusion: Fusion) -> None:
     settle_as_iteration(fusion)
     translate_welford(fusion)
+    translate_scans(fusion)
     cancel_factors(fusion)
     subtract_logs(fusion)
     multiply_by_inverses(fusion)

@@ -5,6 +5,7 @@ Owns what they print; `writer` is the CudaWriter of the kernel. Read first: `loo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..dtypes import CUDA_NAMES, DataType
@@ -159,7 +160,7 @@ def start_scan(writer: Any, s: Scan, depth: int) -> None:
     """Declare the carry from piece to piece: the start value, or the identity; if blocks share a row, also a thread's part of its block's totals."""
     dtype = accumulator(s.outputs[0].buffer.dtype)
     monoid = writer.monoid(s.expr, dtype)
-    start = writer.read(s.operands[1], dtype) if len(s.operands) > 1 else monoid.identity(dtype)
+    start = monoid.identity(dtype) if s.start is None else monoid.lift([writer.read(s.start, accumulator(s.expr.inputs[-1].dtype()))], dtype)
     writer.emit(depth, f"weft::Carry<{CUDA_NAMES[dtype]}, {s.rows}> {s.carry} = {{{{{', '.join([start] * s.rows)}}}, false}};")
     if s.blocks is not None:
         writer.emit(depth, f"{CUDA_NAMES[dtype]} {_total(s)}[{s.rows}] = {{{', '.join([monoid.identity(dtype)] * s.rows)}}};")
@@ -169,15 +170,19 @@ def _total(s: Scan) -> str:
     return f"total_T{s.outputs[0].buffer.tensor.name}"
 
 
-def scanned_values(writer: Any, s: Scan, source: Any, guards: tuple[Sym, ...], depth: int) -> None:
+def scanned_values(writer: Any, s: Scan, elements: Sequence[Access | Sym], guards: tuple[Sym, ...], depth: int) -> None:
     """Write the values of one piece into an array: the identity outside of the row."""
     dtype = s.outputs[0].buffer.dtype
     wide = accumulator(dtype)
-    ctype, identity = CUDA_NAMES[wide], writer.monoid(s.expr, wide).identity(wide)
+    ctype, monoid = CUDA_NAMES[wide], writer.monoid(s.expr, wide)
+    identity = monoid.identity(wide)
     writer.emit(depth, f"{ctype} value[{len(guards)}];")
     for lane, guard in enumerate(guards):
-        text = writer.read(lane_of(source, lane) if isinstance(source, Access) else source, wide)
-        text = text if wide is dtype else f"weft::convert<{ctype}>({text})"
+        texts = [
+            writer.read(lane_of(place, lane) if isinstance(place, Access) else place, value.dtype() if wide is dtype else wide)
+            for place, value in zip(elements, s.expr.tensor_inputs)
+        ]
+        text = monoid.lift(texts, wide) if wide is dtype else f"weft::convert<{ctype}>({texts[0]})"
         writer.emit(depth, f"value[{lane}] = {text if guard is TRUE else f'{writer.scalars.condition(guard)} ? {text} : {identity}'};")
 
 
@@ -186,7 +191,7 @@ def fold_piece(writer: Any, s: ScanFold, depth: int) -> None:
     writer.blocks["scan"] = None
     wide = accumulator(s.scan.outputs[0].buffer.dtype)
     writer.emit(depth, "{")
-    scanned_values(writer, s.scan, s.operand, s.guards, depth + 1)
+    scanned_values(writer, s.scan, s.elements, s.guards, depth + 1)
     counts = f"{s.scan.group_elems}, {s.scan.rows}"
     writer.emit(depth + 1, f"weft::fold_piece<{writer.monoid(s.scan.expr, wide).functor_for(wide)}, {counts}>(value, {_total(s.scan)});")
     writer.emit(depth, "}")
@@ -213,7 +218,7 @@ def scan(writer: Any, s: Scan, depth: int) -> None:
     wide = accumulator(dtype)
     ctype, monoid = CUDA_NAMES[wide], writer.monoid(s.expr, wide)
     writer.emit(depth, "{")
-    scanned_values(writer, s, s.operands[0], s.guards, depth + 1)
+    scanned_values(writer, s, s.elements, s.guards, depth + 1)
     given = f"{monoid.functor_for(wide)}, {s.group_elems}, {s.rows}, {s.stride}, {s.threads}"
     writer.emit(depth + 1, f"weft::scan_piece<{given}>(value, {s.carry}, {writer.in_shared(s.workspace, ctype)});")
     for lane in range(len(s.guards)):

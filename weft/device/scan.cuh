@@ -11,6 +11,14 @@ template <class T, int V> struct Carry {
   bool odd;
 };
 
+// Combines a state with the one of what comes right after it. A functor may have a function `follow` for that, which costs less than its `combine`: that one takes
+// two states in any order, and of rows whose parts lie between each other.
+template <class Op, class T> WEFT_DEVICE auto followed(T a, T b, int) -> decltype(Op::follow(a, b)) { return Op::follow(a, b); }
+template <class Op, class T> WEFT_DEVICE T followed(T a, T b, long) { return Op::combine(a, b); }
+template <class Op> struct InOrder {
+  template <class T> WEFT_DEVICE T combine(T a, T b) { return followed<Op>(a, b, 0); }
+};
+
 // The place of this thread in its block of Threads. part: the threads of a row in one warp, one of `parts`. row: the thread's first row of `rows`.
 template <int Stride, int Threads, int V> struct ScanPlace {
   static constexpr int parts = Stride < 32 ? Threads / 32 : Threads / Stride, rows = Stride * V;
@@ -45,12 +53,13 @@ template <int Stride, int Threads, int V, class T> WEFT_DEVICE void store_totals
 // Let each value be the fold of all values of its row up to it. workspace: two T per part and row.
 template <class Op, int N, int V, int Stride, int Threads, class T> WEFT_DEVICE void scan_piece(T (&values)[N * V], Carry<T, V>& carry, T* workspace) {
   const ScanPlace<Stride, Threads, V> at = scan_place<Stride, Threads, V>();
+  using Next = InOrder<Op>;
   T totals[V], before[V], prefix[V];
 #pragma unroll
-  for (int n = V; n < N * V; n++) values[n] = Op::combine(values[n - V], values[n]);
+  for (int n = V; n < N * V; n++) values[n] = Next::combine(values[n - V], values[n]);
 #pragma unroll
   for (int v = 0; v < V; v++) totals[v] = values[(N - 1) * V + v];
-  scan_lanes<Op, Stride>(totals, at.lane);
+  scan_lanes<Next, Stride>(totals, at.lane);
   T* const mine = workspace + (carry.odd ? at.parts * at.rows : 0);
   store_totals(totals, mine, at);
 #pragma unroll
@@ -64,15 +73,15 @@ template <class Op, int N, int V, int Stride, int Threads, class T> WEFT_DEVICE 
 #pragma unroll
     for (int v = 0; v < V; v++) {
       if (w == (int)at.part) prefix[v] = carry.value[v];
-      carry.value[v] = Op::combine(carry.value[v], load_shared(mine + w * at.rows + at.row + v));
+      carry.value[v] = Next::combine(carry.value[v], load_shared(mine + w * at.rows + at.row + v));
     }
   }
   carry.odd = !carry.odd;
 #pragma unroll
   for (int v = 0; v < V; v++) {
-    if (Stride < 32 && at.lane >= Stride) prefix[v] = Op::combine(prefix[v], before[v]);
+    if (Stride < 32 && at.lane >= Stride) prefix[v] = Next::combine(prefix[v], before[v]);
 #pragma unroll
-    for (int n = 0; n < N; n++) values[n * V + v] = Op::combine(prefix[v], values[n * V + v]);
+    for (int n = 0; n < N; n++) values[n * V + v] = Next::combine(prefix[v], values[n * V + v]);
   }
 }
 
@@ -84,7 +93,7 @@ template <class Op, int N, int V, class T> WEFT_DEVICE void fold_piece(const T (
   for (int v = 0; v < V; v++) {
     T own = values[v];
 #pragma unroll
-    for (int n = 1; n < N; n++) own = Op::combine(own, values[n * V + v]);
+    for (int n = 1; n < N; n++) own = InOrder<Op>::combine(own, values[n * V + v]);
     totals[v] = Op::combine(totals[v], own);
   }
 }

@@ -208,11 +208,13 @@ def _scan(fusion: Fusion, expr: Expr, questions: Questions) -> None:
     source, dim = expr.tensor_inputs[0], expr.attributes["dim"]
     axis = logical_axes(source)[dim]
     if is_plain_broadcast(axis) and len(expr.inputs) == 1:
-        out = expr.tensor_outputs[0]
+        out, *positions = expr.tensor_outputs
+        _same_axes(fusion, expr, questions)
         fusion.remove(expr)
-        copy = LoadStoreOp([source], [out])
-        fusion.register(copy)
-        return _same_axes(fusion, copy, questions)
+        fusion.register(LoadStoreOp([source], [out]))
+        for places in positions:
+            fusion.register(FullOp([constant(fusion, 0, places.dtype())], [places], op="full"))
+        return None
     if axis.expanded_extent is not None:
         fusion.replace_input(expr, source, with_elements_along(fusion, source, dim))
     return _same_axes(fusion, expr, questions)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from ..expr import ZERO, Sym
-from .values import Expr, LoadStoreOp, Roll, TensorView
+from .values import Expr, LoadStoreOp, Roll, TensorView, Val
 
 
 class ReshapeOp(Expr):
@@ -147,7 +147,24 @@ class CatOp(Expr):
 
 
 class ScanOp(Expr):
-    """A scan along axis `dim` with the monoid `kind` (sum, prod, max, min, logsumexp); `inputs[1]`, if present, is the start value. Shape: the input's."""
+    """A scan (running fold) along axis `dim` with the monoid `kind`: sum, prod, max, min, logsumexp. Shape: the input's.
+
+    inputs: what is folded, and last the start value, a scalar, if there is one. outputs: the result; with the attribute `positions` (True) also the position
+    of each running maximum or minimum, Int.
+    In a kernel `kind` may be a monoid whose state has several fields (`schedule.scan_states`): all inputs but the start value are lifted to states, and the output
+    is of that type.
+    """
+
+    @property
+    def elements(self) -> list[TensorView]:
+        """The tensors that are folded: one, or those that a state is lifted from."""
+        return self.tensor_inputs
+
+    @property
+    def start(self) -> Val | None:
+        """The start value, if there is one."""
+        last = self.inputs[-1]
+        return None if isinstance(last, TensorView) else last
 
 
 class ScatterOp(Expr):

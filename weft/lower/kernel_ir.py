@@ -336,6 +336,16 @@ class Scan(Op):
     blocks: Sym | None = None  # the number of blocks that share the pieces of a row, along y: the outermost part of its axis
 
     @property
+    def elements(self) -> "list[Access | Sym]":
+        """What is folded: one operand, or those that a state is lifted from."""
+        return self.operands[: len(self.expr.tensor_inputs)]
+
+    @property
+    def start(self) -> "Access | Sym | None":
+        """The start value, if there is one."""
+        return self.operands[-1] if len(self.operands) > len(self.elements) else None
+
+    @property
     def carry(self) -> str:
         return f"carry_{self.outputs[0].buffer.name}"
 

@@ -218,10 +218,10 @@ class StartScan(Statement):
 class ScanFold(Statement):
     """Reduce the elements of one piece into this thread's part of the scan's total (`Scan.total`)."""
 
-    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("operand", "guards")
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("elements", "guards")
 
     scan: Scan
-    operand: Access | Sym
+    elements: list[Access | Sym]
     guards: tuple[Sym, ...]
 
 

@@ -101,7 +101,7 @@ def share_scans(kernel: Kernel, state: BuildState) -> Kernel:
     scans = list({s.carry: s for s in walk(kernel.body) if isinstance(s, Scan) and s.blocks is not None}.values())
     if not scans:
         return kernel
-    needed = _needed_for({o.buffer for s in scans for o in s.operands[:1] if isinstance(o, Access)}, kernel.body)
+    needed = _needed_for({o.buffer for s in scans for o in s.elements if isinstance(o, Access)}, kernel.body)
     for scan in scans:
         if scan.outputs[0].buffer in needed:
             raise BadScan(tensor=scan.outputs[0].buffer.tensor, reason="another scan needs it: the blocks that share its row would have to meet once more")
@@ -139,7 +139,7 @@ def _first_walk(body: list[Statement], needed: set[Buffer]) -> list[Statement]:
     out: list[Statement] = []
     for s in body:
         if isinstance(s, Scan):
-            out.append(ScanFold(s, s.operands[0], s.guards))
+            out.append(ScanFold(s, s.elements, s.guards))
         elif isinstance(s, Nest):
             inner = _first_walk(s.body, needed)
             if any(not isinstance(each, (Allocate, Let)) for each in inner):

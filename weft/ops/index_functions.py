@@ -97,6 +97,16 @@ def _scan(name: str, kind: str) -> Callable[..., Any]:
     return function
 
 
+def _scan_with_positions(name: str, kind: str, extremum: str) -> Callable[..., Any]:
+    def function(fusion: Fusion, arg: Any, dim: Any) -> tuple[TensorView, TensorView]:
+        return scans.scan_with_positions(fusion, name, kind, tensor(name, "arg", arg), integer(name, "dim", dim))
+
+    function.__name__ = name
+    function.__doc__ = f"""Return the running {extremum} of arg along dim, and its positions (Int): the last one of equal values. A value that is no number comes
+    before all others. As torch.{name.removesuffix("_with_indices")}."""
+    return function
+
+
 def argsort(fusion: Fusion, arg: Any, dim: Any, descending: Any = False, stable: Any = False) -> TensorView:
     """Return the positions along dim in the order of the values of arg."""
     flags = boolean("argsort", "descending", descending), boolean("argsort", "stable", stable)
@@ -121,6 +131,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 MORE_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "logcumsumexp": _scan("logcumsumexp", "logsumexp"),
+    "cummax_with_indices": _scan_with_positions("cummax_with_indices", "max", "maximum"),
+    "cummin_with_indices": _scan_with_positions("cummin_with_indices", "min", "minimum"),
     "bag_sum": bag_sum, "checked_position": checked_position, "embedding_bwd": embedding_bwd, "scatter_add": scatter_add,
 }  # fmt: skip
 """Beside nvFuser's names."""

@@ -1,4 +1,4 @@
-"""Ops along an axis in its order: cumsum, cumprod, cummin, cummax, logcumsumexp; argsort and topk, which torch runs.
+"""Ops along an axis in its order: cumsum, cumprod, cummin and cummax (also with positions), logcumsumexp; argsort and topk, which torch runs.
 
 Owns their shapes and types. Read first: `scan`.
 """
@@ -38,6 +38,40 @@ def scan(fusion: Fusion, op: str, kind: str, arg: TensorView, dim: int, init: Op
 
     Errors: NoAxisToScan, WrongDim; WrongDtype for extrema of complex numbers, logarithms of other numbers than floats, and for floats of 8 and 4 bits.
     """
+    arg, dim = _scanned(fusion, op, kind, arg, dim)
+    kind = _OF_TRUTHS.get(kind, kind) if arg.dtype().is_bool else kind
+    if logical_axes(arg)[dim].is_broadcast() and init is None:
+        return copy(fusion, arg)  # type: ignore[return-value]
+    out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(arg)], arg.dtype())
+    inputs: list[Val] = [arg] if init is None else [arg, cast(fusion, as_val(fusion, init, op), arg.dtype())]
+    fusion.register(ScanOp(inputs, [out], op=op, dim=dim, kind=kind))
+    return out
+
+
+def scan_with_positions(fusion: Fusion, op: str, kind: str, arg: TensorView, dim: int) -> tuple[TensorView, TensorView]:
+    """Return the running maximum or minimum (`kind` max or min) along `dim`, and where it is: Int, the last position of equal values, and of those that are no
+    number, which come before all others. As torch.cummax.
+
+    Errors: NoAxisToScan, WrongDim, WrongDtype.
+    """
+    arg, dim = _scanned(fusion, op, kind, arg, dim)
+    axes = logical_axes(arg)
+    if axes[dim].is_broadcast():
+        return copy(fusion, arg), zeros_like(fusion, arg)  # type: ignore[return-value]
+    values, positions = (fusion.new_tensor([fusion.copy_axis(a) for a in axes], dtype) for dtype in (arg.dtype(), DataType.Int))
+    fusion.register(ScanOp([arg], [values, positions], op=op, dim=dim, kind=kind, positions=True))
+    return values, positions
+
+
+def zeros_like(fusion: Fusion, arg: TensorView) -> TensorView:
+    """Return positions 0 in the shape of arg."""
+    out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(arg)], DataType.Int)
+    fusion.register(FullOp([constant(fusion, 0, DataType.Int)], [out], op="full"))
+    return out
+
+
+def _scanned(fusion: Fusion, op: str, kind: str, arg: TensorView, dim: int) -> tuple[TensorView, int]:
+    """Return what is scanned, with an axis of elements along dim or a plain broadcast one, and the axis from the front. Errors: those of `scan`."""
     if arg.ndim == 0:
         raise NoAxisToScan(op=op, tensor=arg)
     dim = normalize_dim(dim, arg.ndim, op, arg)
@@ -46,17 +80,9 @@ def scan(fusion: Fusion, op: str, kind: str, arg: TensorView, dim: int, init: Op
     if kind == "logsumexp" and not arg.dtype().is_float:
         raise WrongDtype(op=op, allowed="real floating-point numbers", dtype=arg.dtype())
     _need_arithmetic(op, arg)
-    kind = _OF_TRUTHS.get(kind, kind) if arg.dtype().is_bool else kind
-    axis = logical_axes(arg)[dim]
-    if axis.expanded_extent is not None:
+    if logical_axes(arg)[dim].expanded_extent is not None:
         arg = with_elements_along(fusion, arg, dim, is_decided=False)
-        axis = logical_axes(arg)[dim]
-    if axis.is_broadcast() and init is None:
-        return copy(fusion, arg)  # type: ignore[return-value]
-    out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(arg)], arg.dtype())
-    inputs: list[Val] = [arg] if init is None else [arg, cast(fusion, as_val(fusion, init, op), arg.dtype())]
-    fusion.register(ScanOp(inputs, [out], op=op, dim=dim, kind=kind))
-    return out
+    return arg, dim
 
 
 def _need_arithmetic(op: str, arg: TensorView) -> None:

@@ -89,14 +89,24 @@ def _scatter_gradient(o: Calls, node: ScatterOp, grads: list[Gradient]) -> Seque
 # ---------------------------------------------------------------- scans
 @gradient_of(ScanOp)
 def _scan_gradient(o: Calls, node: ScanOp, grads: list[Gradient]) -> Sequence[Gradient]:
-    """Of a running sum: the running sum from the other end."""
+    """Of a running sum: the running sum from the other end. Of running extrema: each is an element of the input, which gets its gradient."""
     out: TensorView = node.outputs[0]  # type: ignore[assignment]
+    if node.attributes["kind"] in ("max", "min") and node.start is None and not out.dtype().is_bool:
+        return [_of_running_extrema(o, node, grads[0])]
     dim, g = node.attributes["dim"], _wide(o, _like(o, grads[0], out))
     if node.attributes["kind"] == "logsumexp" and len(node.inputs) == 1:
         return [_of_running_logsumexp(o, node, g)]
     if node.attributes["kind"] != "sum":
         raise NotDifferentiable(node)
     return [_reversed(o, o.cumsum(_reversed(o, g, dim), dim), dim), *[None] * (len(node.inputs) - 1)]
+
+
+def _of_running_extrema(o: Calls, node: ScanOp, g: Gradient) -> TensorView:
+    x, kind, dim = node.elements[0], node.attributes["kind"], node.attributes["dim"]
+    places = node.outputs[1] if node.attributes.get("positions") else o.several(f"cum{kind}_with_indices", x, dim)[1]
+    wide = _wide(o, _like(o, g, x))
+    assert isinstance(places, TensorView)
+    return scatter(o.fusion, o.full([x.size(d) for d in range(x.ndim)], 0.0, wide.dtype()), places, wide, dim, "sum")
 
 
 def _of_running_logsumexp(o: Calls, node: ScanOp, g: TensorView) -> TensorView:

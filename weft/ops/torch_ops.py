@@ -319,7 +319,9 @@ def _scan(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, 
     if kind in ("sum", "prod"):
         out = (torch.cumsum if kind == "sum" else torch.cumprod)(x, dim, dtype=x.dtype)
         return (out if start is None else out + start if kind == "sum" else out * start,)
-    out = (torch.cummax if kind == "max" else torch.cummin)(x, dim)[0]
+    out, places = (torch.cummax if kind == "max" else torch.cummin)(x, dim)
+    if attributes.get("positions"):
+        return out, places
     return (out if start is None else (torch.maximum if kind == "max" else torch.minimum)(out, start),)
 
 

@@ -348,6 +348,8 @@ def _welford(m: _BoundedMachine, node: Expr) -> Any:
 def _scan(m: _BoundedMachine, node: Expr) -> Any:
     x, kind, dim, roundoff = m.tensors[node.inputs[0]], node.attributes["kind"], node.attributes["dim"], _roundoff(node.outputs[0])
     bound, start = m.bounds.get(node.inputs[0]), node.inputs[1:]
+    if node.attributes.get("positions"):
+        return _running_extrema(x, bound, kind, dim)
     if start or not x.numel() or not x.dim():
         return _unknown(m, node) if x.numel() else None
     if kind == "sum":
@@ -364,6 +366,15 @@ def _scan(m: _BoundedMachine, node: Expr) -> Any:
     fold = lambda t: torch_ops.run("scan", [t], {"dim": dim, "kind": kind})[0]  # noqa: E731
     moved = torch.stack([_apart(fold(shifted), fold(x)) for shifted in _shifted(x, bound)]).amax(0)
     return _sum(moved + _least(node.outputs[0].dtype()) if kind == "prod" and roundoff else moved, own)  # type: ignore[attr-defined]
+
+
+def _running_extrema(x: torch.Tensor, bound: torch.Tensor | None, kind: str, dim: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Of the values, and of their positions: those behind an element that is not exact are unknown, because it may be equal to another one."""
+    if bound is None or not x.numel() or not x.dim():
+        return None, None
+    fold = lambda t: torch_ops.run("scan", [t], {"dim": dim, "kind": kind})[0]  # noqa: E731
+    moved = torch.stack([_apart(fold(shifted), fold(x)) for shifted in _shifted(x, bound)]).amax(0)
+    return moved, torch.where(bound.expand(x.shape).cummax(dim).values > 0, math.inf, 0.0)
 
 
 STEP_OF_LOGARITHM = 8

@@ -21,7 +21,7 @@ from ..analysis.lookups import bad_source, loads
 from ..analysis.reduction_shape import reduction_exprs
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
 from ..arch import MAX_GRID, SECTOR_BYTES, WARP_THREADS, Arch
-from ..dtypes import DataType
+from ..dtypes import DataType, StateType
 from ..ir.block_ops import BlockFoldOp
 from ..ir.enums import MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
@@ -50,6 +50,8 @@ LEAST_PIECES = 2
 """For each block that shares a row, which it reads twice."""
 MOST_SHARING = WARP_THREADS * WARP_THREADS
 """The most blocks that share a row: each thread of a column, or row, reads the totals of some."""
+MOST_POSITIONS = (1 << 31) - 1
+"""Elements of an axis whose positions are counted in a state, in 32 bits."""
 COLUMN_NEIGHBOURS = 8
 STAGED_ELEMS = COLUMN_NEIGHBOURS
 """Elements that a thread loads together, one by one, of a row that begins anywhere."""
@@ -83,7 +85,8 @@ class ScanParams:
 
 
 class ScanAnalysis:
-    """Loops of a fusion of scans along one of them, `along`. reference: the output that has all loops."""
+    """Loops of a fusion of scans along one of them, `along`. reference: the output that has all loops. neighbour_bits: of the widest type that decides how many
+    neighbours of a row a thread has; positions, of 64 bits in memory, are stored in several accesses."""
 
     def __init__(self, fusion: Fusion, axes: LoopAxes, reference: TensorView, along: int, scans: Sequence[TensorView]) -> None:
         self.axes, self.reference, self.along = axes, reference, along
@@ -95,7 +98,10 @@ class ScanAnalysis:
         self.is_row = order[-1] == along
         self.order = order
         self.limits = VectorLimits(axes, order, [*loads(fusion), *outputs])
+        self.has_positions = any(isinstance(t.dtype(), StateType) and DataType.Int32 in t.dtype().fields for t in scans)
         self.max_dtype_bits = max(t.dtype().bits for t in (*loads(fusion), *outputs))
+        of_values = [t.dtype().bits for t in (*loads(fusion), *(t for t in outputs if t.dtype() is not DataType.Int))]
+        self.neighbour_bits = max(of_values) if self.has_positions and of_values else self.max_dtype_bits
         self.is_wide = any(t.dtype().bits > 32 for t in scans)
 
     def columns_of_a_thread(self, others: int, sizes: Sizes, alignment_bits: Alignments) -> int:
@@ -144,7 +150,7 @@ class Scans(Scheduler):
         for tensor in results:
             if axes.stored(tensor) != axes.stored(reference):
                 return Decline(f"{tensor} lacks an axis of {reference}")
-            if tensor.dtype() not in TYPES:
+            if tensor.dtype() not in TYPES and not isinstance(tensor.dtype(), StateType):
                 return Decline(f"torch runs scans of {tensor.dtype()}")
         return ScanAnalysis(fusion, axes, reference, next(iter(along)), results)  # type: ignore[arg-type]
 
@@ -152,8 +158,8 @@ class Scans(Scheduler):
         extents = analysis.axes.extents_elems(sizes)
         row, others = extents[analysis.along], math.prod(extents[n] for n in analysis.order if n != analysis.along)
         if analysis.is_row:
-            limit = analysis.limits.limit_elems(len(analysis.order) - 1, sizes, alignment_bits)
-            widest = max(1, MAX_VECTOR_BITS // analysis.max_dtype_bits)
+            widest = max(1, MAX_VECTOR_BITS // analysis.neighbour_bits)
+            limit = analysis.limits.limit_elems(len(analysis.order) - 1, sizes, alignment_bits, max(MAX_VECTOR_BITS, widest * analysis.max_dtype_bits))
             is_staged = 2 * limit < widest and row >= widest * WARP_THREADS
             vector = widest if is_staged else min(limit, widest)
             is_alone = not (analysis.is_shareable and is_shared(others, arch))
@@ -195,6 +201,8 @@ class Scans(Scheduler):
     def accept(self, analysis: ScanAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
         extents = analysis.axes.extents_elems(sizes)
         others = math.prod(extents[n] for n in analysis.order if n != analysis.along)
+        if analysis.has_positions and extents[analysis.along] > MOST_POSITIONS:
+            return Decline(f"positions in a state have 32 bits, and the axis has {extents[analysis.along]} elements")
         return Decline(f"{others} scans are more than the largest grid") if others > MAX_GRID[0] else None
 
     def apply(self, fusion: Fusion, analysis: ScanAnalysis, params: ScanParams) -> ScheduleResult:

@@ -12,6 +12,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from ...analysis.ranges import range_of
 from ...ir.values import PointwiseOp, TensorView
 from ...ops.build import logical_axes
+from ...reference.torch_types import torch_dtype_to_nvfuser_dtype
 from .rules import Declined, Operand, Translation, meta_of, rule
 from .shapes import cut
 
@@ -189,6 +190,12 @@ def roll(t: Translation, x: Operand, shifts: Any, dims: Any) -> Operand:
     return x if x.definition() is not None else t.ops.set(x)
 
 
+def _real_numbers(node: torch.fx.Node) -> str:
+    """Why torch finds running extrema, or ""."""
+    dtype = meta_of(node.args[0]).dtype
+    return f"running extrema of {dtype}" if torch_dtype_to_nvfuser_dtype(dtype) is None or dtype.is_complex else ""
+
+
 @rule(aten.cumsum.default, aten.cumprod.default, aten.logcumsumexp.default)
 def scan(t: Translation, x: Operand, dim: int, *, dtype: torch.dtype | None = None) -> Operand:
     """16-bit floats are folded in float32, integers in int64."""
@@ -199,6 +206,15 @@ def scan(t: Translation, x: Operand, dim: int, *, dtype: torch.dtype | None = No
     target: Any = t.node.target
     run = getattr(t.ops, target.overloadpacket.__name__)
     return run(t.wide(t.to(x, t.result_dtype)), dim % t.rank(x))
+
+
+@rule(aten.cummax.default, aten.cummin.default, claims=_real_numbers)
+def scan_with_positions(t: Translation, x: Operand, dim: int) -> Any:
+    """A tensor without axes has one element, whose position is 0."""
+    name = "cummax_with_indices" if t.node.target is aten.cummax.default else "cummin_with_indices"
+    if t.rank(x) == 0:
+        return t.ops.set(x), t.ops.full([], t.constant(0, torch.int64), t.dtype(torch.int64))
+    return getattr(t.ops, name)(x, dim % t.rank(x))
 
 
 MOST_PLACES = 8

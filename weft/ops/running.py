@@ -1,0 +1,60 @@
+"""Monoids of scans whose state has several fields: running extrema with their positions.
+
+Each is one record: its fields with their types and its C++. A scan combines each state with the one right after it; where the functor has `follow`, by that.
+Read first: `RUNNING_POSITIONS`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..dtypes import DataType
+from .monoids import StateMonoid, define_monoid
+from .registry import torch
+from .states import no_text, no_value, same
+
+TEXT = """
+template <class T> struct ValueAt { T value; int index; };  // index -1: nothing yet
+// The largest (or smallest) value so far and the last position that has it; one that is no number comes before all others. `combine` takes the states in any
+// order, `follow` in the order of their positions: before the first element the value is the worst of its type, which any other one takes the place of.
+template <bool Largest> struct LastExtremum {
+  template <class T> WEFT_DEVICE T worst() {
+    if constexpr (T(0.5) != T(0)) return Largest ? -infinity<T>() : infinity<T>();
+    else return Largest ? T(1) << (8 * sizeof(T) - 1) : ~(T(1) << (8 * sizeof(T) - 1));
+  }
+  template <class T> WEFT_DEVICE ValueAt<T> identity() { return {worst<T>(), -1}; }
+  template <class T> WEFT_DEVICE ValueAt<T> lift(T value, int index) { return {value, index}; }
+  template <class T> WEFT_DEVICE ValueAt<T> follow(ValueAt<T> before, ValueAt<T> after) {
+    const bool is_new = (Largest ? after.value >= before.value : after.value <= before.value) || after.value != after.value;
+    return {is_new ? after.value : before.value, is_new ? after.index : before.index};
+  }
+  template <class T> WEFT_DEVICE ValueAt<T> combine(ValueAt<T> a, ValueAt<T> b) { return a.index <= b.index ? follow(a, b) : follow(b, a); }
+};
+"""
+
+
+def _last_extremum(is_largest: bool) -> Any:
+    def reduce(operands: list[Any], dims: list[int], keepdim: bool) -> list[Any]:
+        x, index = torch.broadcast_tensors(*operands)
+        kept = [d for d in range(x.dim()) if d not in dims]
+        rows, places = (t.permute(*kept, *dims).reshape(*(t.shape[d] for d in kept), -1) for t in (x, index))
+        found = (torch.cummax if is_largest else torch.cummin)(rows, -1)[1][..., -1:]
+        results = [t.gather(-1, found).squeeze(-1) for t in (rows, places)]
+        return [t.reshape([1 if d in dims else x.shape[d] for d in range(x.dim())]) for t in results] if keepdim else results
+
+    return reduce
+
+
+RUNNING_POSITIONS = {
+    name: define_monoid(
+        StateMonoid(
+            f"running_{name}", "", no_text, _last_extremum(is_largest), no_value, is_idempotent=True, functor=f"weft::LastExtremum<{str(is_largest).lower()}>",
+            needs_elements=True, instructions=5, exchange_factor=3, struct="ValueAt", text=TEXT, of_one=(0, 1),
+            fields={"value": same, "index": lambda operand: DataType.Int32},
+        )  # fmt: skip
+    )
+    for name, is_largest in (("max", True), ("min", False))
+}
+"""By the monoid of the values alone. Ties and values that are no number are as in torch.cummax: the last of equal values, the last that is no number."""
+
+__all__ = ["RUNNING_POSITIONS"]
