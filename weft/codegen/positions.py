@@ -178,9 +178,10 @@ def scanned_values(writer: Any, s: Scan, elements: Sequence[Access | Sym], guard
     identity = monoid.identity(wide)
     writer.emit(depth, f"{ctype} value[{len(guards)}];")
     for lane, guard in enumerate(guards):
+        lanes = [lane // s.rows if is_repeated else lane for is_repeated in s.repeated or [False] * len(elements)]
         texts = [
-            writer.read(lane_of(place, lane) if isinstance(place, Access) else place, value.dtype() if wide is dtype else wide)
-            for place, value in zip(elements, s.expr.tensor_inputs)
+            writer.read(lane_of(place, at) if isinstance(place, Access) else place, value.dtype() if wide is dtype else wide)
+            for place, at, value in zip(elements, lanes, s.expr.tensor_inputs)
         ]
         text = monoid.lift(texts, wide) if wide is dtype else f"weft::convert<{ctype}>({texts[0]})"
         writer.emit(depth, f"value[{lane}] = {text if guard is TRUE else f'{writer.scalars.condition(guard)} ? {text} : {identity}'};")

@@ -50,16 +50,42 @@ template <int Stride, int Threads, int V, class T> WEFT_DEVICE void store_totals
   }
 }
 
+// What scan_piece does to the values of one thread, to the totals of a warp's threads, and to the values again, and how a piece is folded into a thread's totals.
+// A type of states may have its own: `own` then tells whether the values of all threads of the warp are of a kind that costs less.
+template <class T> struct ScanSteps {
+  template <class Op, int N, int V, int Stride> WEFT_DEVICE bool own(T (&values)[N * V], const Carry<T, V>& carry) {
+#pragma unroll
+    for (int n = V; n < N * V; n++) values[n] = InOrder<Op>::combine(values[n - V], values[n]);
+    return false;
+  }
+  template <class Op, int Stride, int V> WEFT_DEVICE void totals(T (&totals)[V], unsigned lane, bool) { scan_lanes<InOrder<Op>, Stride>(totals, lane); }
+  template <class Op, int N, int V> WEFT_DEVICE void behind(const T (&before)[V], T (&values)[N * V], bool) {
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+#pragma unroll
+      for (int n = 0; n < N; n++) values[n * V + v] = InOrder<Op>::combine(before[v], values[n * V + v]);
+    }
+  }
+  template <class Op, int N, int V> WEFT_DEVICE void fold(const T (&values)[N * V], T (&totals)[V]) {
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+      T own = values[v];
+#pragma unroll
+      for (int n = 1; n < N; n++) own = InOrder<Op>::combine(own, values[n * V + v]);
+      totals[v] = Op::combine(totals[v], own);
+    }
+  }
+};
+
 // Let each value be the fold of all values of its row up to it. workspace: two T per part and row.
 template <class Op, int N, int V, int Stride, int Threads, class T> WEFT_DEVICE void scan_piece(T (&values)[N * V], Carry<T, V>& carry, T* workspace) {
   const ScanPlace<Stride, Threads, V> at = scan_place<Stride, Threads, V>();
   using Next = InOrder<Op>;
   T totals[V], before[V], prefix[V];
-#pragma unroll
-  for (int n = V; n < N * V; n++) values[n] = Next::combine(values[n - V], values[n]);
+  const bool is_easy = ScanSteps<T>::template own<Op, N, V, Stride>(values, carry);
 #pragma unroll
   for (int v = 0; v < V; v++) totals[v] = values[(N - 1) * V + v];
-  scan_lanes<Next, Stride>(totals, at.lane);
+  ScanSteps<T>::template totals<Op, Stride>(totals, at.lane, is_easy);
   T* const mine = workspace + (carry.odd ? at.parts * at.rows : 0);
   store_totals(totals, mine, at);
 #pragma unroll
@@ -80,22 +106,15 @@ template <class Op, int N, int V, int Stride, int Threads, class T> WEFT_DEVICE 
 #pragma unroll
   for (int v = 0; v < V; v++) {
     if (Stride < 32 && at.lane >= Stride) prefix[v] = Next::combine(prefix[v], before[v]);
-#pragma unroll
-    for (int n = 0; n < N; n++) values[n * V + v] = Next::combine(prefix[v], values[n * V + v]);
   }
+  ScanSteps<T>::template behind<Op, N>(prefix, values, is_easy);
 }
 
 // ---- rows that several blocks share, along y: what the pieces of a block fold to, and what those of the blocks before do
 
 // Fold a piece into what this thread has of its block's totals.
 template <class Op, int N, int V, class T> WEFT_DEVICE void fold_piece(const T (&values)[N * V], T (&totals)[V]) {
-#pragma unroll
-  for (int v = 0; v < V; v++) {
-    T own = values[v];
-#pragma unroll
-    for (int n = 1; n < N; n++) own = InOrder<Op>::combine(own, values[n * V + v]);
-    totals[v] = Op::combine(totals[v], own);
-  }
+  ScanSteps<T>::template fold<Op, N>(values, totals);
 }
 
 // Fold the totals of all threads of a row; all get the result. workspace: a T per part and row.

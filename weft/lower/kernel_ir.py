@@ -319,7 +319,7 @@ class Scan(Op):
     Executed by all threads.
 
     thread_type: the threads along the scan; those that follow each other are `stride` apart, of `threads` in a block. guards: for each element of a thread,
-    whether it is inside the row. carry: the variable that holds the scan of the pieces
+    whether it is inside the row. repeated: whether each of `elements` is the same in all rows of a thread; () if none is. carry: the variable that holds the scan of the pieces
     before; the loop over the pieces is serial, and is the only enclosing loop. workspace: shared memory. Where several blocks share a row, each folds its
     pieces first (`share_scans`).
     """
@@ -332,6 +332,7 @@ class Scan(Op):
     stride: int = 1
     threads: int = 1
     guards: tuple[Sym, ...] = ()
+    repeated: tuple[bool, ...] = ()
     workspace: Buffer | None = None
     blocks: Sym | None = None  # the number of blocks that share the pieces of a row, along y: the outermost part of its axis
 

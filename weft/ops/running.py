@@ -45,6 +45,12 @@ def _last_extremum(is_largest: bool) -> Any:
     return reduce
 
 
+def _log_sum(operands: list[Any], dims: list[int], keepdim: bool) -> list[Any]:
+    (x,) = operands
+    shift = torch.amax(x, dims, keepdim=True).nan_to_num()
+    return [shift if keepdim else shift.squeeze(dims), torch.exp(x - shift).sum(dims, keepdim=keepdim)]
+
+
 RUNNING_POSITIONS = {
     name: define_monoid(
         StateMonoid(
@@ -57,4 +63,14 @@ RUNNING_POSITIONS = {
 }
 """By the monoid of the values alone. Ties and values that are no number are as in torch.cummax: the last of equal values, the last that is no number."""
 
-__all__ = ["RUNNING_POSITIONS"]
+RUNNING_LOGSUMEXP = define_monoid(
+    StateMonoid(
+        "running_logsumexp", "", no_text, _log_sum, no_value, is_idempotent=False, repeat=lambda o, x, n: x, functor="weft::ScaledSum", has_rounding=True,
+        instructions=10, mufu=1, exchange_factor=3, struct="SumAt", fields={"shift": same, "sum": same},
+        field_text={"log": "weft::log_of({0})"}, needed_blocks=("running_logs",), of_one=(0,),
+    )  # fmt: skip
+)
+"""The logarithm of a running sum of exponentials, as a sum that is scaled by the exponential of the largest element. Infinities never are a shift, so no two
+shifts need to be compared with infinity when states are combined."""
+
+__all__ = ["RUNNING_LOGSUMEXP", "RUNNING_POSITIONS"]

@@ -9,10 +9,11 @@ from ..dtypes import DataType
 from ..expr import ONE, ZERO
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ScanOp
-from ..ir.values import IotaOp, PointwiseOp, TensorView
+from ..ir.values import IotaOp, PointwiseOp, TensorView, Val
 from ..ops.build import broadcast, cast, logical_axes
 from ..ops.monoids import StateMonoid
-from ..ops.running import RUNNING_POSITIONS
+from ..ops.running import RUNNING_LOGSUMEXP, RUNNING_POSITIONS
+from ..ops.states import same
 from .caching import require_not_inlined
 
 
@@ -24,6 +25,8 @@ def translate_scans(fusion: Fusion) -> None:
     for expr in fusion.tensor_exprs():
         if isinstance(expr, ScanOp) and expr.attributes.get("positions"):
             _translate(fusion, expr)
+        elif isinstance(expr, ScanOp) and expr.attributes["kind"] == "logsumexp":
+            _translate_logs(fusion, expr)
 
 
 def _translate(fusion: Fusion, expr: ScanOp) -> None:
@@ -42,6 +45,14 @@ def _translate(fusion: Fusion, expr: ScanOp) -> None:
     scan_state(fusion, RUNNING_POSITIONS[kind], operands, dim, {n: t for n, t in fields.items() if t.uses() or t.is_fusion_output})  # type: ignore[arg-type]
 
 
+def _translate_logs(fusion: Fusion, expr: ScanOp) -> None:
+    x, (result,), wide = expr.elements[0], expr.tensor_outputs, wide_type(expr.elements[0].dtype())
+    require_not_inlined(result, "translate the scan of")
+    fusion.remove(expr)
+    start = [] if expr.start is None else [cast(fusion, expr.start, wide)]
+    scan_state(fusion, RUNNING_LOGSUMEXP, [cast(fusion, x, wide)], expr.attributes["dim"], {"log": result}, start)  # type: ignore[list-item]
+
+
 def wide_type(dtype: DataType) -> DataType:
     """Return the type of a value in a state: registers have at least 32 bits."""
     if dtype.is_reduced_float:
@@ -49,14 +60,14 @@ def wide_type(dtype: DataType) -> DataType:
     return DataType.Int32 if dtype.bits < DataType.Int32.bits else dtype
 
 
-def scan_state(fusion: Fusion, monoid: StateMonoid, operands: list[TensorView], dim: int, fields: dict[str, TensorView]) -> None:
+def scan_state(fusion: Fusion, monoid: StateMonoid, operands: list[TensorView], dim: int, fields: dict[str, TensorView], start: list[Val] = []) -> None:
     """Make `fields` (name -> tensor without a definition) those of a scan of the operands with a monoid of several fields; a field may be of a narrower type than
     its tensor."""
     kind = monoid.state(operands[0].dtype())
     state = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(operands[0])], kind)
-    fusion.register(ScanOp(list(operands), [state], op=monoid.kind, dim=dim, kind=monoid.kind))
+    fusion.register(ScanOp([*operands, *start], [state], op=monoid.kind, dim=dim, kind=monoid.kind))
     for name, out in fields.items():
-        own = monoid.fields[name](operands[0].dtype())
+        own = monoid.fields.get(name, same)(operands[0].dtype())
         value = out if own is out.dtype() else fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(out)], own)
         fusion.register(PointwiseOp([state], [value], op=f"{monoid.kind}.{name}", compute=kind))
         if value is not out:

@@ -86,7 +86,8 @@ class ScanParams:
 
 class ScanAnalysis:
     """Loops of a fusion of scans along one of them, `along`. reference: the output that has all loops. neighbour_bits: of the widest type that decides how many
-    neighbours of a row a thread has; positions, of 64 bits in memory, are stored in several accesses."""
+    neighbours of a row a thread has; positions, of 64 bits in memory, are stored in several accesses. column_elems: the most elements of a thread in one piece of
+    its columns; a state takes the registers of several."""
 
     def __init__(self, fusion: Fusion, axes: LoopAxes, reference: TensorView, along: int, scans: Sequence[TensorView]) -> None:
         self.axes, self.reference, self.along = axes, reference, along
@@ -101,8 +102,10 @@ class ScanAnalysis:
         self.has_positions = any(isinstance(t.dtype(), StateType) and DataType.Int32 in t.dtype().fields for t in scans)
         self.max_dtype_bits = max(t.dtype().bits for t in (*loads(fusion), *outputs))
         of_values = [t.dtype().bits for t in (*loads(fusion), *(t for t in outputs if t.dtype() is not DataType.Int))]
-        self.neighbour_bits = max(of_values) if self.has_positions and of_values else self.max_dtype_bits
-        self.is_wide = any(t.dtype().bits > 32 for t in scans)
+        self.neighbour_bits = max(*of_values, DataType.Int32.bits) if self.has_positions else self.max_dtype_bits
+        states = [t.dtype().bits for t in scans if isinstance(t.dtype(), StateType)]
+        self.column_elems = min([COLUMN_ELEMS, *(COLUMN_ELEMS * 32 // bits for bits in states)])
+        self.is_wide = any(t.dtype().bits > (64 if isinstance(t.dtype(), StateType) else 32) for t in scans)
 
     def columns_of_a_thread(self, others: int, sizes: Sizes, alignment_bits: Alignments) -> int:
         """Return how many neighbouring columns of `others` a thread has: as many as it can access together."""
@@ -116,7 +119,7 @@ class ScanAnalysis:
         Less is slower, and so is more in narrower pieces. Measured: docs/constants.md.
         """
         resident = blocks / arch.sm_count
-        loaded = resident * column_threads(blocks, arch) * most_neighbours(row, columns) * columns * self.max_dtype_bits / 8
+        loaded = resident * column_threads(blocks, arch) * most_neighbours(row, columns, self.column_elems) * columns * self.max_dtype_bits / 8
         wanted = (arch.latencies.dram_latency_ns + arch.latencies.l2_latency_ns) * arch.share_bytes_per_ns
         return IDLE_SHARE * resident >= IDLE_SHARE - 1 and loaded >= wanted
 
@@ -163,7 +166,7 @@ class Scans(Scheduler):
             is_staged = 2 * limit < widest and row >= widest * WARP_THREADS
             vector = widest if is_staged else min(limit, widest)
             is_alone = not (analysis.is_shareable and is_shared(others, arch))
-            most_unroll = max(1, STAGED_ELEMS // vector) if is_staged else ROW_UNROLL
+            most_unroll = max(1, STAGED_ELEMS // (2 * vector if analysis.has_positions else vector)) if is_staged else ROW_UNROLL
             threads = min(row_threads(others, arch) if is_alone else SHARED_ROW_THREADS, max(32, next_power_of_two(ceil_div(row, vector * most_unroll))))
             unroll = min(most_unroll, next_power_of_two(ceil_div(row, vector * threads)))
             is_ahead = row > vector * unroll * threads
@@ -179,7 +182,7 @@ class Scans(Scheduler):
                 bdimx = ceil_div(across, ceil_div(across, WARP_THREADS))
             else:
                 threads = column_threads(ceil_div(across, bdimx), arch)
-            params = column_params(row, columns, bdimx, threads)
+            params = column_params(row, columns, bdimx, threads, analysis.column_elems)
         params = replace(params, blocks=blocks_of_a_row(params, row, others, arch) if analysis.is_shareable else 1)
         return params, f"greedy: {others} running folds of {row} elements, {params}"
 
@@ -192,7 +195,7 @@ class Scans(Scheduler):
         else:
             row = analysis.axes.extents_elems(sizes)[analysis.along]
             threads = (COLUMN_THREADS, FULL_BLOCK_THREADS)
-            out += [column_params(row, chosen.columns, bdimx, count) for bdimx in (4, 8, 16, 32) for count in threads]
+            out += [column_params(row, chosen.columns, bdimx, count, analysis.column_elems) for bdimx in (4, 8, 16, 32) for count in threads]
         extents = analysis.axes.extents_elems(sizes)
         row, others = extents[analysis.along], math.prod(extents[n] for n in analysis.order if n != analysis.along)
         out = [replace(params, blocks=min(chosen.blocks, blocks_of_a_row(params, row, others, arch))) for params in out]
@@ -260,14 +263,15 @@ def column_threads(blocks: int, arch: Arch) -> int:
     return COLUMN_THREADS if threads < ROW_THREADS else min(FULL_BLOCK_THREADS, previous_power_of_two(threads))
 
 
-def most_neighbours(row: int, columns: int) -> int:
-    """Return the rows of a column of `row` elements that a thread has in one piece. columns: of the thread."""
-    return min(COLUMN_NEIGHBOURS, COLUMN_ELEMS // columns, row)
+def most_neighbours(row: int, columns: int, elems: int) -> int:
+    """Return the rows of a column of `row` elements that a thread has in one piece. columns: of the thread; elems: the most of the thread."""
+    return min(COLUMN_NEIGHBOURS, elems // columns, row)
 
 
-def column_params(row: int, columns: int, bdimx: int, threads: int) -> ScanParams:
-    """Return a schedule of columns of `row` elements. columns: of a thread, bdimx: threads across, threads: of a block, which consists of whole warps."""
-    neighbours = next_power_of_two(most_neighbours(row, columns))
+def column_params(row: int, columns: int, bdimx: int, threads: int, elems: int) -> ScanParams:
+    """Return a schedule of columns of `row` elements. columns: of a thread, bdimx: threads across, threads: of a block, which consists of whole
+    warps, elems: the most of a thread in a piece."""
+    neighbours = next_power_of_two(most_neighbours(row, columns, elems))
     of_warps = WARP_THREADS // math.gcd(bdimx, WARP_THREADS)
     most = max(1, round(threads / (bdimx * of_warps)))
     bdimy = of_warps * min(most, next_power_of_two(ceil_div(row, neighbours * of_warps)))
