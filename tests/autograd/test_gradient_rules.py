@@ -115,6 +115,8 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[torch.Tenso
     "scatter of a part": (lambda o, x, i, y: o.scatter(x, i, y, 1), lambda x, i, y: x.scatter(1, i, y[:2, :3]), (X, DISTINCT[:2, :3], Y)),
     "scatter_add": (lambda o, x, i, y: o.scatter_add(x, i, y, 1), lambda x, i, y: x.scatter_add(1, i, y[:, :4]), (X, INDEX, Y)),
     "cumsum": (lambda o, x: o.cumsum(x, 1) * x, lambda x: x.cumsum(1) * x, (X,)), "cumsum of columns": (lambda o, x: o.cumsum(x, 0), lambda x: x.cumsum(0), (X,)),
+    "cummax": (lambda o, x, y: o.cummax(x, 1) * y, lambda x, y: x.cummax(1).values * y, (X, Y)),
+    "cummin with positions": (lambda o, x, y: o.cummin_with_indices(x, 0)[0] * y, lambda x, y: x.cummin(0).values * y, (X, Y)),
     "logcumsumexp": (lambda o, x, y: o.logcumsumexp(x * 9.0, 1) * y, lambda x, y: (x * 9).logcumsumexp(1) * y, (X, Y - 1.0)),
     "matmul": (lambda o, x, y: o.matmul(x, o.permute(y, [1, 0])), lambda x, y: x @ y.T, (X, Y)), "matmul with a vector": (lambda o, x, y: o.matmul(x, o.select(y, 0, 0)), lambda x, y: x @ y[0], (X, Y)),
     "vector times matrix": (lambda o, x, y: o.matmul(o.select(x, 0, 0), o.permute(y, [1, 0])), lambda x, y: x[0] @ y.T, (X, Y)), "dot": (lambda o, x, y: o.matmul(o.select(x, 0, 0), o.select(y, 1, 0)), lambda x, y: x[0] @ y[1], (X, Y)),

@@ -294,11 +294,6 @@ WEFT_DEVICE float narrow_log1p(float x) { return narrow_log_beside(x, 1.f + x); 
 // log(exp(a) + exp(b)), also of two equal infinities.
 WEFT_DEVICE float logaddexp(float a, float b) { return maximum(a, b) + ::log1pf(::expf(a == b ? 0.f : -::fabsf(a - b))); }
 WEFT_DEVICE double logaddexp(double a, double b) { return maximum(a, b) + ::log1p(::exp(a == b ? 0. : -::fabs(a - b))); }
-// Folds numbers to the logarithm of the sum of their exponentials; in float each step is within 4e-7 relative to that sum.
-struct LogSumExp {
-  WEFT_DEVICE double combine(double a, double b) { return logaddexp(a, b); }
-  WEFT_DEVICE float combine(float a, float b) { return weft::maximum(a, b) + narrow_log1p(narrow_exp(a == b ? 0.f : -::fabsf(a - b))); }
-};
 // Up to 0.2 a minimax polynomial (relative error 2.3e-6).
 WEFT_DEVICE float narrow_expm1(float x) {
   float near = ::fmaf(x, 0.041647670f, 0.16694285f);

@@ -284,8 +284,8 @@ define_monoid(
 define_monoid(
     Monoid(
         "logsumexp", "logaddexp", _bound("-", {}, "false"), lambda x, dims, keepdim: torch.logsumexp(x, dims, keepdim=keepdim), _bound_value(False),
-        is_idempotent=False, repeat=lambda o, x, n: x + o.log(o.cast(n, dtype=_D.Double)), functor="weft::LogSumExp", has_rounding=True,
-        instructions=15, mufu=2, exchange_factor=4,
+        is_idempotent=False, repeat=lambda o, x, n: x + o.log(o.cast(n, dtype=_D.Double)), has_rounding=True, instructions=15, mufu=2,
+        exchange_factor=4,
     )  # fmt: skip
 )
-"""Of floats, for scans; a reduction of this name is the op `logsumexp`, which folds a maximum and a sum."""
+"""Of floats, for scans, which kernels carry along as scaled sums (`running.py`); a reduction of this name is the op `logsumexp`, which folds a maximum and a sum."""

@@ -378,11 +378,12 @@ def _running_extrema(x: torch.Tensor, bound: torch.Tensor | None, kind: str, dim
 
 
 STEP_OF_LOGARITHM = 8
-"""Roundoffs of one sum of two exponentials, relative to that sum: 4e-7 in float (weft/device/math.cuh)."""
+"""Roundoffs of one sum of two exponentials, relative to that sum: those of an exponential and a logarithm."""
 
 
 def _of_running_logsumexp(out: torch.Tensor, dim: int, roundoff: float) -> torch.Tensor:
-    """Each step rounds the logarithm so far, and the sum of which it is the logarithm; what is carried on is as wide as float at least."""
+    """In torch each step rounds the logarithm so far, and the sum of which it is the logarithm; in a kernel each step rounds the sum alone. What is carried on is
+    as wide as float at least."""
     carried, out = min(roundoff, UNIT_ROUNDOFF[DataType.Float]), _finite(out)
     steps = carried * STEP * max(1, out.shape[dim]) ** 0.5
     return steps * (out.abs().cummax(dim).values + STEP_OF_LOGARITHM) + (roundoff * out.abs() if roundoff > carried else 0.0)
