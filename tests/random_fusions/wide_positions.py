@@ -160,6 +160,24 @@ class WidePositions(WidePointwise):
         at = values.name[:-1] + "b"
         self.add("gather", [Ref(x.name), Ref(at), d], x, shape=shape, ones=frozenset())
 
+    def running_places(self) -> None:
+        """Running extrema with their positions, along any axis and of any real type; both may be used, and a gather finds the values again."""
+        x = self.pick(lambda v: v.exact and v.rank > 0 and not v.dtype.is_complex and not v.dtype.is_narrow_float and v.dtype is not D.UInt64 and 0 not in v.shape)
+        d = self.rng.randrange(x.rank)
+        values = self.add(self.rng.choice(("cummax_with_indices", "cummin_with_indices")), [Ref(x.name), d], x, targets=2, keep=self.chance(0.7))
+        at = Ref(values.name[:-1] + "b")
+        if self.chance(0.5) and not x.ones:
+            self.add("gather", [Ref(x.name), at, d], x)
+        else:
+            self.add("mul", [at, 2], x, bound=200.0, exact=True)
+
+    def running_logs(self) -> None:
+        """Logarithms of running sums of exponentials, of numbers near and far apart."""
+        x = self.tamed(self.pick(lambda v: v.rank > 0 and v.dtype in (D.Float, D.Double, D.BFloat16) and not v.ones))
+        if self.chance(0.4) and x.dtype is not D.BFloat16:
+            x = self.add("mul", [Ref(x.name), 20.0], x, bound=20 * x.bound, exact=False, keep=False)
+        self.add("logcumsumexp", [Ref(x.name), self.rng.randrange(x.rank)], x, bound=x.bound + 12, exact=False)
+
     def one_number_scattered(self) -> None:
         """One number written to positions that may occur twice, over a part of the other axes."""
         x = self.pick(lambda v: v.rank > 0 and not v.ones and not v.dtype.is_complex and not v.dtype.is_narrow_float and 0 not in v.shape)
@@ -289,7 +307,7 @@ class WidePositions(WidePointwise):
             self.add("block_hadamard", [Ref(x.name), list(SIGNS)], x, bound=4 * x.bound, exact=False)
 
     POSITION_STEPS = (
-        (with_ones, 4), (named_view, 2), (merged_scan, 2), (joined_parts, 3), (place_of_extreme, 1.5), (places_of_largest, 1), (one_number_scattered, 1), (causal, 1), (bytes_of, 1), (down_and_up, 1),
+        (with_ones, 4), (named_view, 2), (merged_scan, 2), (joined_parts, 3), (place_of_extreme, 1.5), (places_of_largest, 1), (running_places, 2), (running_logs, 1), (one_number_scattered, 1), (causal, 1), (bytes_of, 1), (down_and_up, 1),
         (picked_sum, 1.5), (factored_sums, 1.5), (padded_fold, 2), (welford_of, 1), (channel_norm, 1), (loss_of_logits, 1), (blocks, 1),
     )  # fmt: skip
 

@@ -160,7 +160,8 @@ def start_scan(writer: Any, s: Scan, depth: int) -> None:
     """Declare the carry from piece to piece: the start value, or the identity; if blocks share a row, also a thread's part of its block's totals."""
     dtype = accumulator(s.outputs[0].buffer.dtype)
     monoid = writer.monoid(s.expr, dtype)
-    start = monoid.identity(dtype) if s.start is None else monoid.lift([writer.read(s.start, accumulator(s.expr.inputs[-1].dtype()))], dtype)
+    given: Any = s.expr.inputs[-1]  # the start value, if there is one
+    start = monoid.identity(dtype) if s.start is None else monoid.lift([writer.read(s.start, accumulator(given.dtype()))], dtype)
     writer.emit(depth, f"weft::Carry<{CUDA_NAMES[dtype]}, {s.rows}> {s.carry} = {{{{{', '.join([start] * s.rows)}}}, false}};")
     if s.blocks is not None:
         writer.emit(depth, f"{CUDA_NAMES[dtype]} {_total(s)}[{s.rows}] = {{{', '.join([monoid.identity(dtype)] * s.rows)}}};")

@@ -151,8 +151,8 @@ class ScanOp(Expr):
 
     inputs: what is folded, and last the start value, a scalar, if there is one. outputs: the result; with the attribute `positions` (True) also the position
     of each running maximum or minimum, Int.
-    In a kernel `kind` may be a monoid whose state has several fields (`schedule.scan_states`): all inputs but the start value are lifted to states, and the output
-    is of that type.
+    In a kernel `kind` may be a monoid whose state has several fields (`schedule.scan_states`): all inputs but the start value are lifted to states, and the
+    output is of that type.
     """
 
     @property

@@ -319,9 +319,9 @@ class Scan(Op):
     Executed by all threads.
 
     thread_type: the threads along the scan; those that follow each other are `stride` apart, of `threads` in a block. guards: for each element of a thread,
-    whether it is inside the row. repeated: whether each of `elements` is the same in all rows of a thread; () if none is. carry: the variable that holds the scan of the pieces
-    before; the loop over the pieces is serial, and is the only enclosing loop. workspace: shared memory. Where several blocks share a row, each folds its
-    pieces first (`share_scans`).
+    whether it is inside the row. repeated: whether each of `elements` is the same in all rows of a thread; () if none is. carry: the variable that holds the
+    scan of the pieces before; the loop over the pieces is serial, and is the only enclosing loop. workspace: shared memory. Where several blocks share a row,
+    each folds its pieces first (`share_scans`).
     """
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = (*Op.EXPRESSIONS, "guards")

@@ -101,9 +101,8 @@ def _scan_with_positions(name: str, kind: str, extremum: str) -> Callable[..., A
     def function(fusion: Fusion, arg: Any, dim: Any) -> tuple[TensorView, TensorView]:
         return scans.scan_with_positions(fusion, name, kind, tensor(name, "arg", arg), integer(name, "dim", dim))
 
-    function.__name__ = name
-    function.__doc__ = f"""Return the running {extremum} of arg along dim, and its positions (Int): the last one of equal values. A value that is no number comes
-    before all others. As torch.{name.removesuffix("_with_indices")}."""
+    told = f"Return the running {extremum} of arg along dim, and its positions (Int), of equal values the last one: torch.{name.removesuffix('_with_indices')}."
+    function.__name__, function.__doc__ = name, told
     return function
 
 

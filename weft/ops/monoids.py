@@ -288,4 +288,4 @@ define_monoid(
         exchange_factor=4,
     )  # fmt: skip
 )
-"""Of floats, for scans, which kernels carry along as scaled sums (`running.py`); a reduction of this name is the op `logsumexp`, which folds a maximum and a sum."""
+"""Of floats, for scans, which kernels carry on as scaled sums (`running.py`); a reduction of this name is the op `logsumexp`: it folds a maximum and a sum."""

@@ -369,12 +369,12 @@ def _scan(m: _BoundedMachine, node: Expr) -> Any:
 
 
 def _running_extrema(x: torch.Tensor, bound: torch.Tensor | None, kind: str, dim: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Of the values, and of their positions: those behind an element that is not exact are unknown, because it may be equal to another one."""
+    """Of the values, and of their positions: those behind an element that is not exact may be anywhere, because it may be equal to another one."""
     if bound is None or not x.numel() or not x.dim():
         return None, None
     fold = lambda t: torch_ops.run("scan", [t], {"dim": dim, "kind": kind})[0]  # noqa: E731
     moved = torch.stack([_apart(fold(shifted), fold(x)) for shifted in _shifted(x, bound)]).amax(0)
-    return moved, torch.where(bound.expand(x.shape).cummax(dim).values > 0, math.inf, 0.0)
+    return moved, torch.where(bound.expand(x.shape).cummax(dim).values > 0, float(x.shape[dim]), 0.0)
 
 
 STEP_OF_LOGARITHM = 8
@@ -382,8 +382,8 @@ STEP_OF_LOGARITHM = 8
 
 
 def _of_running_logsumexp(out: torch.Tensor, dim: int, roundoff: float) -> torch.Tensor:
-    """In torch each step rounds the logarithm so far, and the sum of which it is the logarithm; in a kernel each step rounds the sum alone. What is carried on is
-    as wide as float at least."""
+    """In torch each step rounds the logarithm so far, and the sum of which it is the logarithm; in a kernel each step rounds the sum alone. What is carried on
+    is as wide as float at least."""
     carried, out = min(roundoff, UNIT_ROUNDOFF[DataType.Float]), _finite(out)
     steps = carried * STEP * max(1, out.shape[dim]) ** 0.5
     return steps * (out.abs().cummax(dim).values + STEP_OF_LOGARITHM) + (roundoff * out.abs() if roundoff > carried else 0.0)

@@ -1,9 +1,11 @@
-"""Scans that need more than one value per element, as scans of a state and ops that read its fields.
+"""Scans that carry more than one value along, as scans of a state and ops that read its fields.
 
-A definition says what is wanted (running maxima and their positions), a kernel how it is carried along. Read first: `translate_scans`.
+A definition says what is wanted (running maxima and their positions, logarithms of running sums), a kernel how it is carried. Read first: `translate_scans`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 from ..dtypes import DataType
 from ..expr import ONE, ZERO
@@ -18,9 +20,10 @@ from .caching import require_not_inlined
 
 
 def translate_scans(fusion: Fusion) -> None:
-    """Replace every scan that gives positions by one of a state; its results stay the same tensors. Call it before transforming axes.
+    """Replace every scan that needs one by a scan of a state; its results stay the same tensors. Call it before transforming axes.
 
-    Before: values, positions = cummax(x).   After: state = scan(x, iota); values, positions = its fields. Without positions: values = scan(x).
+    Before: values, positions = cummax(x).   After: state = scan(x, iota); values, positions = its fields. If nobody reads the positions: values = scan(x).
+    Before: y = logcumsumexp(x).   After: state = scan(x); y = the logarithm of its scaled sum.
     """
     for expr in fusion.tensor_exprs():
         if isinstance(expr, ScanOp) and expr.attributes.get("positions"):
@@ -38,11 +41,8 @@ def _translate(fusion: Fusion, expr: ScanOp) -> None:
     if not positions.uses() and not positions.is_fusion_output:
         fusion.register(ScanOp([x], [values], op=expr.op_name, dim=dim, kind=kind))
         return
-    wide = wide_type(x.dtype())
-    places = _places(fusion, x, dim)
-    operands = [cast(fusion, x, wide), places]
-    fields = dict(zip(("value", "index"), (values, positions)))
-    scan_state(fusion, RUNNING_POSITIONS[kind], operands, dim, {n: t for n, t in fields.items() if t.uses() or t.is_fusion_output})  # type: ignore[arg-type]
+    fields = {name: t for name, t in (("value", values), ("index", positions)) if t.uses() or t.is_fusion_output}
+    scan_state(fusion, RUNNING_POSITIONS[kind], [cast(fusion, x, wide_type(x.dtype())), _places(fusion, x, dim)], dim, fields)
 
 
 def _translate_logs(fusion: Fusion, expr: ScanOp) -> None:
@@ -50,7 +50,7 @@ def _translate_logs(fusion: Fusion, expr: ScanOp) -> None:
     require_not_inlined(result, "translate the scan of")
     fusion.remove(expr)
     start = [] if expr.start is None else [cast(fusion, expr.start, wide)]
-    scan_state(fusion, RUNNING_LOGSUMEXP, [cast(fusion, x, wide)], expr.attributes["dim"], {"log": result}, start)  # type: ignore[list-item]
+    scan_state(fusion, RUNNING_LOGSUMEXP, [cast(fusion, x, wide)], expr.attributes["dim"], {"log": result}, start)
 
 
 def wide_type(dtype: DataType) -> DataType:
@@ -60,14 +60,18 @@ def wide_type(dtype: DataType) -> DataType:
     return DataType.Int32 if dtype.bits < DataType.Int32.bits else dtype
 
 
-def scan_state(fusion: Fusion, monoid: StateMonoid, operands: list[TensorView], dim: int, fields: dict[str, TensorView], start: list[Val] = []) -> None:
-    """Make `fields` (name -> tensor without a definition) those of a scan of the operands with a monoid of several fields; a field may be of a narrower type than
-    its tensor."""
-    kind = monoid.state(operands[0].dtype())
-    state = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(operands[0])], kind)
+def scan_state(
+    fusion: Fusion, monoid: StateMonoid, operands: Sequence[Val], dim: int, fields: Mapping[str, TensorView], start: Sequence[Val] = ()
+) -> None:
+    """Make `fields` (name -> tensor without a definition) those of a scan of the operands, tensors of one shape, with a monoid of several fields. A field may
+    be of another type than its tensor."""
+    first = operands[0]
+    assert isinstance(first, TensorView)
+    kind = monoid.state(first.dtype())
+    state = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(first)], kind)
     fusion.register(ScanOp([*operands, *start], [state], op=monoid.kind, dim=dim, kind=monoid.kind))
     for name, out in fields.items():
-        own = monoid.fields.get(name, same)(operands[0].dtype())
+        own = monoid.fields.get(name, same)(first.dtype())
         value = out if own is out.dtype() else fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(out)], own)
         fusion.register(PointwiseOp([state], [value], op=f"{monoid.kind}.{name}", compute=kind))
         if value is not out:
@@ -80,7 +84,7 @@ def _places(fusion: Fusion, x: TensorView, dim: int) -> TensorView:
     row = fusion.new_tensor([fusion.new_axis(extent)], DataType.Int32)
     numbers = [fusion.new_scalar(sym, DataType.Int) for sym in (extent, ZERO, ONE)]
     fusion.register(IotaOp(numbers, [row], op="iota"))
-    return broadcast(fusion, row, tuple(d != dim for d in range(len(logical_axes(x)))))  # type: ignore[return-value]
+    return broadcast(fusion, row, [d != dim for d in range(x.ndim)])
 
 
 __all__ = ["scan_state", "translate_scans", "wide_type"]

@@ -86,8 +86,8 @@ class ScanParams:
 
 class ScanAnalysis:
     """Loops of a fusion of scans along one of them, `along`. reference: the output that has all loops. neighbour_bits: of the widest type that decides how many
-    neighbours of a row a thread has; positions, of 64 bits in memory, are stored in several accesses. column_elems: the most elements of a thread in one piece of
-    its columns; a state takes the registers of several."""
+    neighbours of a row a thread has; positions, of 64 bits in memory, are stored in several accesses. column_elems: the most elements of a thread in one
+    piece of its columns; a state takes the registers of several."""
 
     def __init__(self, fusion: Fusion, axes: LoopAxes, reference: TensorView, along: int, scans: Sequence[TensorView]) -> None:
         self.axes, self.reference, self.along = axes, reference, along
@@ -99,7 +99,7 @@ class ScanAnalysis:
         self.is_row = order[-1] == along
         self.order = order
         self.limits = VectorLimits(axes, order, [*loads(fusion), *outputs])
-        self.has_positions = any(isinstance(t.dtype(), StateType) and DataType.Int32 in t.dtype().fields for t in scans)
+        self.has_positions = any(isinstance(dtype := t.dtype(), StateType) and DataType.Int32 in dtype.fields for t in scans)
         self.max_dtype_bits = max(t.dtype().bits for t in (*loads(fusion), *outputs))
         of_values = [t.dtype().bits for t in (*loads(fusion), *(t for t in outputs if t.dtype() is not DataType.Int))]
         self.neighbour_bits = max(*of_values, DataType.Int32.bits) if self.has_positions else self.max_dtype_bits
