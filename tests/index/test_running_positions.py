@@ -115,6 +115,16 @@ def test_an_axis_that_is_expanded_or_of_one_element_in_a_call() -> None:
         assert torch.equal(values, torch.full((count,), 3.0)) and torch.equal(positions, torch.arange(count))
 
 
+def test_of_a_constant_all_positions_count() -> None:
+    """A kernel that reads nothing."""
+    with FusionDefinition() as fd:
+        size = fd.define_tensor([-1, -1], contiguity=True).size(1)
+        fd.add_output(fd.ops.cummin_with_indices(fd.ops.full([3, size], 2.0, DataType.Float), 1)[1])
+    with poisoned_outputs():
+        (out,) = fd.execute([torch.zeros(1, 700)])
+    assert torch.equal(out, torch.arange(700).expand(3, 700))
+
+
 def test_printed_and_written_again() -> None:
     x = few_values(6, 50)
     with FusionDefinition() as fd:

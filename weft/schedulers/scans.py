@@ -102,7 +102,7 @@ class ScanAnalysis:
         self.has_positions = any(isinstance(dtype := t.dtype(), StateType) and DataType.Int32 in dtype.fields for t in scans)
         self.max_dtype_bits = max(t.dtype().bits for t in (*loads(fusion), *outputs))
         of_values = [t.dtype().bits for t in (*loads(fusion), *(t for t in outputs if t.dtype() is not DataType.Int))]
-        self.neighbour_bits = max(*of_values, DataType.Int32.bits) if self.has_positions else self.max_dtype_bits
+        self.neighbour_bits = max([*of_values, DataType.Int32.bits]) if self.has_positions else self.max_dtype_bits
         states = [t.dtype().bits for t in scans if isinstance(t.dtype(), StateType)]
         self.column_elems = min([COLUMN_ELEMS, *(COLUMN_ELEMS * 32 // bits for bits in states)])
         self.is_wide = any(t.dtype().bits > (64 if isinstance(t.dtype(), StateType) else 32) for t in scans)
