@@ -69,3 +69,15 @@ def test_rows_of_any_length_share_a_graph() -> None:
         x = few_values(*shape)
         values, places = function(x)
         assert torch.equal(values, x.cummax(1).values) and torch.equal(places, x.cummax(1).indices)
+
+
+@pytest.mark.parametrize("name", ["cumsum", "logcumsumexp"])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_gradients_of_running_sums_begin_at_the_end_in_one_kernel(name: str, dim: int) -> None:
+    ours, slope = torch.randn(33, 50).requires_grad_(), torch.randn(33, 50).abs()
+    theirs = ours.detach().double().requires_grad_()
+    compiled(lambda x: getattr(torch, name)(x, dim), ours).backward(slope)
+    getattr(torch, name)(theirs, dim).backward(slope.double())
+    torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-4, atol=1e-4)  # type: ignore[union-attr]
+    backward = next(graph for graph in GRAPHS if graph.kind == "backward")
+    assert sum(len(call.kernels()) for call in backward.calls) == 1 and not backward.torch_ops

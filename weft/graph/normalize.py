@@ -34,6 +34,7 @@ from .needless_doubles import compute_in_single
 from .padded_folds import fold_before_padding
 from .picked_sums import look_up_what_sums_pick
 from .questions import Questions
+from .reversed_scans import reverse_scans
 from .rolls import find_rolls, place_rolls
 from .rows_of_two_axes import separate_rows
 from .scatters import has_scatters, scatter_in_kernels
@@ -62,6 +63,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     """
     questions = questions or Questions()
     find_rolls(fusion)
+    reverse_scans(fusion)
     if not has_views(fusion) and not is_open(fusion) and not questions.ones:
         equalities = canonicalize_extents(fusion) if has_scatters(fusion) else None  # before what is scattered is cut to the size of the index
         drop_added_axes(fusion)

@@ -319,7 +319,8 @@ class Scan(Op):
     Executed by all threads.
 
     thread_type: the threads along the scan; those that follow each other are `stride` apart, of `threads` in a block. guards: for each element of a thread,
-    whether it is inside the row. repeated: whether each of `elements` is the same in all rows of a thread; () if none is. carry: the variable that holds the
+    whether it is inside the row. repeated: whether each of `elements` is the same in all rows of a thread; () if none is. is_reversed: the last element is
+    the first that is folded. carry: the variable that holds the
     scan of the pieces before; the loop over the pieces is serial, and is the only enclosing loop. workspace: shared memory. Where several blocks share a row,
     each folds its pieces first (`share_scans`).
     """
@@ -333,8 +334,15 @@ class Scan(Op):
     threads: int = 1
     guards: tuple[Sym, ...] = ()
     repeated: tuple[bool, ...] = ()
+    is_reversed: bool = False
     workspace: Buffer | None = None
     blocks: Sym | None = None  # the number of blocks that share the pieces of a row, along y: the outermost part of its axis
+
+    @property
+    def order(self) -> list[int]:
+        """The lanes of a thread, in the order in which they are folded: neighbours one behind the other, in each the rows."""
+        neighbours = range(self.group_elems)
+        return [n * self.rows + row for n in (reversed(neighbours) if self.is_reversed else neighbours) for row in range(self.rows)]
 
     @property
     def elements(self) -> "list[Access | Sym]":

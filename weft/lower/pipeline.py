@@ -37,7 +37,7 @@ from .peel import peel_rows
 from .predicates import group_predicates
 from .repack import repack_kept
 from .scaled_casts import join_factors
-from .scans import plan_scans, share_scans
+from .scans import plan_scans, reverse_scans, share_scans
 from .shared_memory import place_shared_memory
 from .state import BuildState
 from .staying import load_ahead, merge_reductions
@@ -53,6 +53,7 @@ PIPELINE: tuple[Pass, ...] = (
     insert_grid_sync,  # moves statements, so before any barrier is placed between them
     merge_reductions,  # also moves statements, and decides how many workspaces there are
     plan_scans,  # as for reductions
+    reverse_scans,  # sizes of blocks are known, and later passes take indices as they are
     compute_once_per_block,  # moves statements within loops over vectors, which contain no collective ops; predicates are still fields of their ops
     fold_magnitudes,  # the same, and loops over blocks are separate from those over elements
     plan_reductions,  # workspaces are buffers, so before barriers and placement

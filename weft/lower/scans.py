@@ -14,7 +14,7 @@ from typing import Any
 from ..arch import WARP_THREADS
 from ..dtypes import DataType
 from ..errors import UserError
-from ..expr import ONE, const, product, substitute
+from ..expr import ONE, const, product, sub, substitute, var
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.graph_ops import ScanOp
 from ..ir.values import TensorView
@@ -22,7 +22,7 @@ from .access import op_predicate
 from .contracts import lowering_pass
 from .grid_sync import all_blocks_meet
 from .lanes import buffer_strides, lane_stride
-from .kernel_ir import Access, Allocate, Block, Buffer, Kernel, Let, Move, Nest, Op, Scan, Statement, WorkBuffer, copied, walk
+from .kernel_ir import Access, Allocate, Block, Buffer, Kernel, Let, Loop, Move, Nest, Op, Scan, Statement, WorkBuffer, copied, walk
 from .kernel_sync import HandOverTotal, ScanFold, TakeTotals
 from .state import BuildState
 
@@ -63,6 +63,7 @@ def build_scan(state: BuildState, expr: ScanOp, fields: dict[str, Any], lanes: l
     guards = tuple(substitute(predicate, {g.index: const(n) for g, n in zip((groups[k] for k in lanes), at) if g.index.is_var}) for at in places)
     blocks, of_rows = shared[0].extent if shared else None, counts[-1] if rows else 1
     scan = Scan(**fields, thread_type=threads[0].parallel, group_elems=math.prod(counts) // of_rows, rows=of_rows, guards=guards, blocks=blocks)
+    scan.is_reversed = bool(expr.attributes.get("reverse"))
     if rows:  # what lacks their axis, such as the positions along columns, is the same in all of a thread's
         strides = [buffer_strides(place.buffer) if isinstance(place, Access) else {} for place in scan.elements]
         scan.repeated = tuple(lane_stride(output.get_loop_domain()[lanes[-1]], of, state.maps, state.table) is None for of in strides)
@@ -91,6 +92,25 @@ def plan_scans(kernel: Kernel, state: BuildState) -> Kernel:
             count = const(2 * parts * statement.stride * statement.rows)
             statement.workspace = Buffer(f"workspace_T{tensor.name}", accumulator(tensor.dtype()), MemoryType.shared, count, tensor)
             kernel.workspaces.append(statement.workspace)
+    return kernel
+
+
+@lowering_pass(needs=["scan workspaces"], gives=["order of scans"], before=["block syncs", "grouped predicates"])
+def reverse_scans(kernel: Kernel, state: BuildState) -> Kernel:
+    """Let pieces, threads and the blocks that share a row follow each other from the end of the row on, if its scan is reversed.
+
+    Before: the first thread has the first elements of each piece.   After: in all indices the last one stands for the first, so it has the last elements, and
+    the loop begins with the last piece. In a thread, `Scan.order` tells the order. All scans of a kernel have one direction.
+    Here because: sizes of blocks are fixed, and everything that follows takes indices as they are.
+    """
+    scans = [s for s in walk(kernel.body) if isinstance(s, Scan)]
+    if not any(s.is_reversed for s in scans):
+        return kernel
+    renamed = {p: state.launch[p] for s in scans for p in (s.thread_type, *([ParallelType.grid_y] if s.blocks is not None else []))}
+    names = {p.value: sub(sub(extent, ONE), var(p.value, extent=extent)) for p, extent in renamed.items()}
+    around = [s for s in walk(kernel.body) if isinstance(s, Loop) and any(isinstance(inner, Scan) for inner in walk(s.body))]
+    loops = {s.index: sub(sub(s.extent, ONE), s.index) for s in around}
+    kernel.body = [copied(s, loops, names) for s in kernel.body]
     return kernel
 
 
@@ -160,4 +180,4 @@ def _first_walk(body: list[Statement], needed: set[Buffer]) -> list[Statement]:
     return out
 
 
-__all__ = ["accumulator", "build_scan", "plan_scans", "share_scans"]
+__all__ = ["accumulator", "build_scan", "plan_scans", "reverse_scans", "share_scans"]

@@ -311,6 +311,10 @@ def _topk(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, 
 
 
 def _scan(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    if attributes.get("reverse"):
+        dim = attributes["dim"]
+        found = _scan([operands[0].flip(dim), *operands[1:]], {**attributes, "reverse": False})
+        return tuple(t.flip(dim) for t in found)
     x, dim, kind = operands[0], attributes["dim"], attributes["kind"]
     start = None if len(operands) < 2 else torch.as_tensor(operands[1], dtype=x.dtype, device=x.device)
     if kind == "logsumexp":

@@ -402,11 +402,12 @@ def _scan(m: Machine, node: Expr) -> torch.Tensor | tuple[torch.Tensor, ...]:
     x, dim = m.tensors[node.inputs[0]], node.attributes["dim"]
     if not m.double or node.attributes["kind"] != "sum" or not (x.is_floating_point() or x.is_complex()):
         return _torch_op(m, node)
-    summed = 1
+    x, summed = x.flip(dim) if node.attributes.get("reverse") else x, 1
     while x.dim() and summed < x.shape[dim]:  # each element holds the sum of the last `summed` ones up to it
         rest = x.shape[dim] - summed
         x = torch.cat([x.narrow(dim, 0, summed), x.narrow(dim, summed, rest) + x.narrow(dim, 0, rest)], dim)
         summed *= 2
+    x = x.flip(dim) if node.attributes.get("reverse") else x
     return x + m.operand(node.inputs[1], node.outputs[0].dtype()) if len(node.inputs) > 1 else x  # type: ignore[attr-defined]
 
 

@@ -50,7 +50,8 @@ def _translate_logs(fusion: Fusion, expr: ScanOp) -> None:
     require_not_inlined(result, "translate the scan of")
     fusion.remove(expr)
     start = [] if expr.start is None else [cast(fusion, expr.start, wide)]
-    scan_state(fusion, RUNNING_LOGSUMEXP, [cast(fusion, x, wide)], expr.attributes["dim"], {"log": result}, start)
+    is_reversed = bool(expr.attributes.get("reverse"))
+    scan_state(fusion, RUNNING_LOGSUMEXP, [cast(fusion, x, wide)], expr.attributes["dim"], {"log": result}, start, is_reversed)
 
 
 def wide_type(dtype: DataType) -> DataType:
@@ -61,7 +62,7 @@ def wide_type(dtype: DataType) -> DataType:
 
 
 def scan_state(
-    fusion: Fusion, monoid: StateMonoid, operands: Sequence[Val], dim: int, fields: Mapping[str, TensorView], start: Sequence[Val] = ()
+    fusion: Fusion, monoid: StateMonoid, operands: Sequence[Val], dim: int, fields: Mapping[str, TensorView], start: Sequence[Val] = (), is_reversed: bool = False
 ) -> None:
     """Make `fields` (name -> tensor without a definition) those of a scan of the operands, tensors of one shape, with a monoid of several fields. A field may
     be of another type than its tensor."""
@@ -69,7 +70,7 @@ def scan_state(
     assert isinstance(first, TensorView)
     kind = monoid.state(first.dtype())
     state = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(first)], kind)
-    fusion.register(ScanOp([*operands, *start], [state], op=monoid.kind, dim=dim, kind=monoid.kind))
+    fusion.register(ScanOp([*operands, *start], [state], op=monoid.kind, dim=dim, kind=monoid.kind, reverse=is_reversed))
     for name, out in fields.items():
         own = monoid.fields.get(name, same)(first.dtype())
         value = out if own is out.dtype() else fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(out)], own)

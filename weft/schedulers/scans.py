@@ -148,6 +148,8 @@ class Scans(Scheduler):
             return Decline(str(reference))
         results: list[TensorView] = [e.outputs[0] for e in scans]  # type: ignore[misc]
         along = {axes.of(t.get_logical_domain()[e.attributes["dim"]]) for e, t in zip(scans, results)}
+        if len({bool(e.attributes.get("reverse")) for e in scans}) > 1:
+            return Decline("some scans begin at the last element, others at the first")
         if len(along) != 1 or None in along:
             return Decline("the scans run along different axes, or along an axis of one element")
         for tensor in results:
