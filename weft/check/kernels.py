@@ -32,6 +32,7 @@ from weft.schedulers.persistent_analysis import analyze_persistent
 from weft.schedulers.persistent_params import PersistentParams
 from weft.schedulers.pointwise import PointWise
 from weft.schedulers.pointwise_heuristic import PointwiseParams
+from weft.schedule.scan_states import translate_scans
 from weft.schedulers.scans import ScanParams, Scans
 from weft.schedulers.two_sides import analyze_two_sides
 
@@ -325,6 +326,16 @@ def shared_scan_down() -> tuple[Fusion, ScheduleResult]:
     return _scan(0, ScanParams(False, 4, 1, 8, 8, 64, blocks=4, columns=2))
 
 
+def shared_positions() -> tuple[Fusion, ScheduleResult]:
+    """Running maxima of shared rows with their positions: states of two fields go from piece to piece, and from block to block."""
+    with FusionDefinition() as fd:
+        for result in fd.ops.cummax_with_indices(fd.define_tensor([-1, -1], contiguity=True), 1):
+            fd.add_output(result)
+    assert fd.fusion is not None
+    translate_scans(fd.fusion)
+    return _applied(fd, Scans(), Scans().analyze, ScanParams(True, 4, 1, 64, 1, 64, blocks=4))
+
+
 def nvfp4_tiles() -> tuple[Fusion, ScheduleResult]:
     """Blocks of 16 to 4 bits, scales in tiles of 128 x 4 whose padding the kernel fills: a block per thread."""
     with FusionDefinition() as fd:
@@ -457,6 +468,7 @@ KERNELS = {
     "nested_rows": Generated(nested_rows, _bf16((3, 3, 1000))),
     "shared_scan": Generated(shared_scan, _floats((2, 2300))),
     "shared_scan_down": Generated(shared_scan_down, _floats((300, 22))),
+    "shared_positions": Generated(shared_positions, _floats((2, 2300))),
     "nvfp4_tiles": Generated(nvfp4_tiles, _bf16((33, 96))),
     "nvfp4_four_rows": Generated(nvfp4_four_rows, _bf16((70, 1024))),
     "nvfp4_groups": Generated(nvfp4_groups, _groups),

@@ -62,8 +62,9 @@ def wide_type(dtype: DataType) -> DataType:
 
 
 def scan_state(
-    fusion: Fusion, monoid: StateMonoid, operands: Sequence[Val], dim: int, fields: Mapping[str, TensorView], start: Sequence[Val] = (), is_reversed: bool = False
-) -> None:
+    fusion: Fusion, monoid: StateMonoid, operands: Sequence[Val], dim: int, fields: Mapping[str, TensorView], start: Sequence[Val] = (),
+    is_reversed: bool = False,
+) -> None:  # fmt: skip
     """Make `fields` (name -> tensor without a definition) those of a scan of the operands, tensors of one shape, with a monoid of several fields. A field may
     be of another type than its tensor."""
     first = operands[0]
