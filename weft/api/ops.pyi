@@ -290,8 +290,16 @@ class OpNames:
         """Return the running max of arg along dim, from init on."""
         ...
 
+    def cummax_with_indices(self, arg: TensorView, dim: _int) -> TensorView:
+        """Return the running maximum of arg along dim, and its positions (Int), of equal values the last one: torch.cummax."""
+        ...
+
     def cummin(self, arg: TensorView, dim: _int, init: Any = ...) -> TensorView:
         """Return the running min of arg along dim, from init on."""
+        ...
+
+    def cummin_with_indices(self, arg: TensorView, dim: _int) -> TensorView:
+        """Return the running minimum of arg along dim, and its positions (Int), of equal values the last one: torch.cummin."""
         ...
 
     def cumprod(self, arg: TensorView, dim: _int, init: Any = ...) -> TensorView:
