@@ -12,7 +12,11 @@ from lookup_cases import TYPES, declare
 
 from weft import DataType, FusionDefinition
 from weft.api.translate import translate_fusion
-from weft.schedulers.scans import ScanParams
+from weft.arch import H100
+from weft.compiler import program_of_scheduled
+from weft.lower.scans import BadScan
+from weft.schedule.scan_states import translate_scans
+from weft.schedulers.scans import ScanParams, Scans
 
 ALL_TYPES = TYPES | {torch.uint8: DataType.Byte, torch.int8: DataType.Char}
 REAL = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8, torch.int8, torch.bool]
@@ -137,6 +141,35 @@ def test_printed_and_written_again() -> None:
     with FusionDefinition() as again:
         names["nvfuser_fusion"](again)
     assert torch.equal(again.execute([x])[1], x.cummin(1).indices)
+
+
+def test_scheduled_by_hand_it_has_to_be_a_scan_of_a_state() -> None:
+    with FusionDefinition() as fd:
+        for out in fd.ops.cummax_with_indices(fd.define_tensor([-1, -1], contiguity=True), 1):
+            fd.add_output(out)
+    params = ScanParams(True, 4, 1, 64, 1, 64)
+    for is_translated in (False, True):
+        fusion, _ = fd.fusion.clone()
+        if is_translated:
+            translate_scans(fusion)
+        result = Scans().apply(fusion, Scans().analyze(fusion), params)
+        if is_translated:
+            assert "weft::LastExtremum<true>" in program_of_scheduled(fusion, DataType.Int32, name="rows", result=result).text
+        else:
+            with pytest.raises(BadScan, match="translate_scans"):
+                program_of_scheduled(fusion, DataType.Int32, name="rows", result=result)
+
+
+def test_positions_have_32_bits_in_a_state() -> None:
+    """Longer axes are for torch: no kernel counts further."""
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.cummax_with_indices(fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16), 1)[1])
+    fusion, _ = fd.fusion.clone()
+    translate_scans(fusion)
+    analysis = Scans().analyze(fusion)
+    rows, columns = (axis.sym for axis in fusion.tensor_inputs()[0].get_logical_domain())
+    assert Scans().accept(analysis, {rows: 1, columns: (1 << 31) - 1}, {}, H100) is None
+    assert "32 bits" in Scans().accept(analysis, {rows: 1, columns: 1 << 31}, {}, H100).reason
 
 
 def test_what_has_no_order_is_refused() -> None:

@@ -178,6 +178,23 @@ class WidePositions(WidePointwise):
             x = self.add("mul", [Ref(x.name), 20.0], x, bound=20 * x.bound, exact=False, keep=False)
         self.add("logcumsumexp", [Ref(x.name), self.rng.randrange(x.rank)], x, bound=x.bound + 12, exact=False)
 
+    def scan_from_the_end(self) -> None:
+        """A scan between two reversals of its axis, or of another one; ops between."""
+        x = self.tamed(self.pick(lambda v: v.rank > 0 and not v.ones and v.dtype in (D.Float, D.Double, D.Int, D.Int32) and 0 not in v.shape and 1 not in v.shape))
+        d = self.rng.randrange(x.rank)
+        op = self.rng.choice(("cumsum", "cumsum", "cummax", "cummin"))
+        n = x.shape[d]
+        last = self.add("sub", [Extent(f"n{n}", x.name, d), 1], x, shape=(), keep=False)
+        order = self.add("iota", [Extent(f"n{n}", x.name, d), Ref(last.name), -1, D.Int], x, shape=(n,), keep=False)
+        y = self.add("index_select", [Ref(x.name), Ref(order.name), d], x, keep=False)
+        if self.chance(0.4) and x.dtype is D.Float:
+            y = self.add("mul", [Ref(y.name), 0.5], y, exact=False, keep=False)
+        at = d if self.chance(0.9) else self.rng.randrange(x.rank)
+        y = self.add(op, [Ref(y.name), at], y, bound=x.bound * (x.shape[at] if op == "cumsum" else 1), exact=y.exact and (x.dtype.is_integer or op != "cumsum"), keep=self.chance(0.2))
+        if self.chance(0.3):
+            y = self.add("neg", [Ref(y.name)], y, keep=self.chance(0.2))
+        self.add("index_select", [Ref(y.name), Ref(order.name), d], y)
+
     def one_number_scattered(self) -> None:
         """One number written to positions that may occur twice, over a part of the other axes."""
         x = self.pick(lambda v: v.rank > 0 and not v.ones and not v.dtype.is_complex and not v.dtype.is_narrow_float and 0 not in v.shape)
@@ -307,7 +324,7 @@ class WidePositions(WidePointwise):
             self.add("block_hadamard", [Ref(x.name), list(SIGNS)], x, bound=4 * x.bound, exact=False)
 
     POSITION_STEPS = (
-        (with_ones, 4), (named_view, 2), (merged_scan, 2), (joined_parts, 3), (place_of_extreme, 1.5), (places_of_largest, 1), (running_places, 2), (running_logs, 1), (one_number_scattered, 1), (causal, 1), (bytes_of, 1), (down_and_up, 1),
+        (with_ones, 4), (named_view, 2), (merged_scan, 2), (joined_parts, 3), (place_of_extreme, 1.5), (places_of_largest, 1), (running_places, 2), (running_logs, 1), (scan_from_the_end, 1.5), (one_number_scattered, 1), (causal, 1), (bytes_of, 1), (down_and_up, 1),
         (picked_sum, 1.5), (factored_sums, 1.5), (padded_fold, 2), (welford_of, 1), (channel_norm, 1), (loss_of_logits, 1), (blocks, 1),
     )  # fmt: skip
 

@@ -34,7 +34,7 @@ from .needless_doubles import compute_in_single
 from .padded_folds import fold_before_padding
 from .picked_sums import look_up_what_sums_pick
 from .questions import Questions
-from .reversed_scans import reverse_scans
+from .reversed_scans import find_reversed_scans
 from .rolls import find_rolls, place_rolls
 from .rows_of_two_axes import separate_rows
 from .scatters import has_scatters, scatter_in_kernels
@@ -55,7 +55,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
 
     Before: axes may be open; slices, pads, cats, reshapes as the user wrote them. After: inputs, outputs and names of tensors are the same; every axis is
     decided; a tensor with factored axes has `TensorDomain.user`; reshapes remain only if their sizes do not factor; no CatOp remains; doubles of which a cast
-    keeps nothing are floats; lookups read tensors in memory, where that is profitable; topks of a few values are reductions, sums that pick one element are
+    keeps nothing are floats; lookups read tensors in memory, where that is profitable; scans between two reversals begin at the last element; topks of a few values are reductions, sums that pick one element are
     lookups; scatters are writes into a copy; sums that differ only in factors of their results are one sum, as are sums whose results are added; sums of
     slices are slices of a sum that is there; a reduction of a reduction is one; rows and positions are read and counted once for each axis that they are used
     along; rotations are of inputs, where possible, or else of what a kernel writes.
@@ -63,7 +63,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     """
     questions = questions or Questions()
     find_rolls(fusion)
-    reverse_scans(fusion)
+    find_reversed_scans(fusion)
     if not has_views(fusion) and not is_open(fusion) and not questions.ones:
         equalities = canonicalize_extents(fusion) if has_scatters(fusion) else None  # before what is scattered is cut to the size of the index
         drop_added_axes(fusion)

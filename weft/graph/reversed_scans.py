@@ -1,6 +1,6 @@
 """Scans between two reversals of their axis: flip(cumsum(flip(x))), as in gradients of running sums, as one scan that begins at the last element.
 
-A reversal is a lookup, and that of a scan's result would have to read it from memory. Owns finding them. Read first: `reverse_scans`.
+A reversal is a lookup, and that of a scan's result would have to read it from memory. Owns finding them. Read first: `find_reversed_scans`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..ir.values import BroadcastOp, Expr, IotaOp, LoadStoreOp, PointwiseOp, Sca
 from ..ops.build import logical_axes
 
 
-def reverse_scans(fusion: Fusion) -> None:
+def find_reversed_scans(fusion: Fusion) -> None:
     """Let a scan begin at the last element instead of reversing what it reads and what it gives, in place. Casts and other ops of one tensor may be between.
 
     Before: y = flip(scan(flip(x))).   After: y = scan(x), with the attribute `reverse`.
@@ -87,4 +87,4 @@ def _counted(value: object) -> Expr | None:
     return None
 
 
-__all__ = ["is_flip", "reverse_scans"]
+__all__ = ["is_flip", "find_reversed_scans"]

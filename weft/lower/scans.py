@@ -44,6 +44,8 @@ def accumulator(dtype: DataType) -> DataType:
 def build_scan(state: BuildState, expr: ScanOp, fields: dict[str, Any], lanes: list[int]) -> Scan:
     """Return the statement of a scan. Errors: BadScan."""
     output: TensorView = expr.outputs[0]  # type: ignore[assignment]
+    if expr.attributes.get("positions"):
+        raise BadScan(tensor=output, reason="it gives positions, too: call translate_scans (weft.schedule.scan_states) before scheduling it")
     groups = state.plan.groups[output]
     dim = state.maps.exact(output.get_logical_domain()[expr.attributes["dim"]])
     along = [g for axis, g in zip(output.get_loop_domain(), groups) if dim in state.maps.coverage(axis)]
