@@ -24,7 +24,10 @@ from weft.quantize.behind import FUNCTIONS as RECIPES_BEHIND
 ROOT = Path(__file__).parents[1] / "weft"
 HEADER = '"""Made by docs/make_stubs.py from the registry of ops."""\n\n'
 RESULTS = {"size": "Scalar", "shape": "list[Scalar]", "var_mean": "tuple[TensorView, TensorView]", "welford": "tuple[TensorView, TensorView, TensorView]"}
-MANY_RESULTS = {"topk", "grouped_mm", "scaled_mm", "sdpfa_fwd", "sdpfa_bwd", "nv_block_quantize", "nv_grouped_block_quantize"}
+MANY_RESULTS = {
+    "topk", "cummax_with_indices", "cummin_with_indices", "grouped_mm", "scaled_mm", "sdpfa_fwd", "sdpfa_bwd", "nv_block_quantize",
+    "nv_grouped_block_quantize",
+}  # fmt: skip
 FIRST_IS_NO_TENSOR = {"full", "iota", "uniform", "normal", "zeros", "ones", "arange", "causal_mask", "cat", "complex"}
 OWN_METHODS = {"size", "shape", "permute", "expand", "reshape", "squeeze", "view", "type_as", "dim", *TYPES}
 

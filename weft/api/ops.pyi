@@ -290,7 +290,7 @@ class OpNames:
         """Return the running max of arg along dim, from init on."""
         ...
 
-    def cummax_with_indices(self, arg: TensorView, dim: _int) -> TensorView:
+    def cummax_with_indices(self, arg: TensorView, dim: _int) -> Any:
         """Return the running maximum of arg along dim, and its positions (Int), of equal values the last one: torch.cummax."""
         ...
 
@@ -298,7 +298,7 @@ class OpNames:
         """Return the running min of arg along dim, from init on."""
         ...
 
-    def cummin_with_indices(self, arg: TensorView, dim: _int) -> TensorView:
+    def cummin_with_indices(self, arg: TensorView, dim: _int) -> Any:
         """Return the running minimum of arg along dim, and its positions (Int), of equal values the last one: torch.cummin."""
         ...
 

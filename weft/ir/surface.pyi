@@ -198,13 +198,13 @@ class TensorSurface:
     def cummax(self, dim: _int, init: Any = ...) -> TensorView:
         """Return the running max of arg along dim, from init on."""
         ...
-    def cummax_with_indices(self, dim: _int) -> TensorView:
+    def cummax_with_indices(self, dim: _int) -> Any:
         """Return the running maximum of arg along dim, and its positions (Int), of equal values the last one: torch.cummax."""
         ...
     def cummin(self, dim: _int, init: Any = ...) -> TensorView:
         """Return the running min of arg along dim, from init on."""
         ...
-    def cummin_with_indices(self, dim: _int) -> TensorView:
+    def cummin_with_indices(self, dim: _int) -> Any:
         """Return the running minimum of arg along dim, and its positions (Int), of equal values the last one: torch.cummin."""
         ...
     def cumprod(self, dim: _int, init: Any = ...) -> TensorView:
