@@ -134,6 +134,7 @@ ARGUMENTS: dict[str, tuple[str, str]] = {
     "training": ("bool", "False: the op of inference"),
     "value": ("Operand", "a number or an operand"),
     "weight": ("TensorView | None", "factors, of the normalized sizes or one per channel or class; None: ones"),
+    "weights": ("Any", "a factor for each row that is added, one axis; None: all are 1"),
 }
 
 
