@@ -15,11 +15,14 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
 import field_functions
+import further_functions
 import moved
+import science_functions
 import task_functions
 import torch
 import torch.nn.functional as F
@@ -30,11 +33,12 @@ from torch import Tensor
 
 from weft.arch import Arch, arch_by_name
 from weft.frontend.backend import backend as weft_backend
+from weft.frontend.record import GRAPHS
 from weft.lower.program import KernelProgram
 from weft.runtime.engines import LaunchPlan
 from weft.runtime.resources import disassemble
 
-assert task_functions and field_functions, "their functions are in CASES"
+assert task_functions and field_functions and further_functions and science_functions, "their functions are in CASES"
 SCHEDULERS = 4
 """Of a multiprocessor; each issues an instruction of a warp per clock."""
 
@@ -479,20 +483,27 @@ def counted(name: str, arch: Arch) -> None:
     with moved.counting(lambda program, launches: _Counted(program, launches, arch)) as launches, torch.no_grad():
         given = [i.made("cpu") for i in one.inputs]
         compiled = torch.compile(one.function, backend="weft", options={"emulate": True})
-        out = compiled(*given)
-        _tell(name, "forward", launches, [*given, out])
+        out = _several(compiled(*given))
+        _tell(name, "forward", launches, [*given, *out])
         if not one.with_gradient:
             return
         leaves = [given[n].requires_grad_() for n in one.with_gradient]
         with torch.enable_grad():
-            out = compiled(*given)
+            out = _several(compiled(*given))
         launches.clear()
-        _tell(name, "backward", launches, [*given, out, *torch.autograd.grad(out, leaves, torch.ones_like(out))])
+        _tell(name, "backward", launches, [*given, *out, *torch.autograd.grad(out, leaves, [torch.ones_like(o) for o in out])])
+
+
+def _several(out: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return out if isinstance(out, tuple) else (out,)
 
 
 def _tell(name: str, way: str, launches: list[tuple[str, int]], tensors: list[Tensor]) -> None:
     must, done = sum(t.nbytes for t in tensors), sum(bytes_ for _, bytes_ in launches)
-    print(f"{name}, {way}: {done / must:.2f} of {must / 1e6:.0f} MB in {len(launches)} kernels", flush=True)
+    graph = GRAPHS[-1] if GRAPHS else None  # of a function in pieces, the last one's
+    left = {op: why for op, (_, why) in graph.torch_ops.items()} if graph else {}
+    left |= {call.__name__: call.fallback_reason for call in (graph.calls if graph else ()) if call.fallback_reason}
+    print(f"{name}, {way}: {done / must:.2f} of {must / 1e6:.0f} MB in {len(launches)} kernels{f'; torch runs {left}' if left else ''}", flush=True)
 
 
 def timed(name: str, backend: str, only_compiles: bool) -> dict[str, list[KernelTime]]:
@@ -513,9 +524,9 @@ def timed(name: str, backend: str, only_compiles: bool) -> dict[str, list[Kernel
         measure("forward", lambda: compiled(*given))
     leaves = [given[n].requires_grad_() for n in one.with_gradient]
     if leaves:
-        out = compiled(*given)
-        slope = torch.randn_like(out)
-        measure("backward", lambda: torch.autograd.grad(out, leaves, slope, retain_graph=True))
+        out = _several(compiled(*given))
+        slopes = [torch.randn_like(o) for o in out]
+        measure("backward", lambda: torch.autograd.grad(out, leaves, slopes, retain_graph=True))
     return found
 
 
@@ -533,7 +544,9 @@ def main() -> None:
     for name in [n for n in CASES if given.only in n][share::shares]:
         try:
             if not given.time and not given.warm:
+                began = time.perf_counter()
                 counted(name, arch_by_name(given.chip))
+                print(f"    {time.perf_counter() - began:.1f} s", flush=True)
                 continue
             theirs, ours = (timed(name, backend, given.warm) for backend in ("inductor", "weft"))
         except Exception as error:  # noqa: BLE001  (the next function is to run, too)
