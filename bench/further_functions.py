@@ -1,4 +1,4 @@
-"""Torch functions of yet more fields for `model_functions.py`: recommenders, learning from rewards, graphs, detection, diffusion, radiance fields, language models.
+"""Torch functions of yet more fields for `model_functions.py`: recommenders, rewards, graphs, detection, diffusion, radiance fields, language models.
 
 Written on 2026-11-29, after everything else was tuned; `science_functions.py` has the rest of that day. Adds them to `CASES` there.
 Read first: `case` in `function_cases.py`.

@@ -135,3 +135,13 @@ def test_fake_quantization(how: str, dtype: torch.dtype) -> None:
         want.sum().backward()
         assert torch.equal(ours.grad, theirs.grad)  # type: ignore[arg-type]
     assert not any("fake_quantize" in op for graph in GRAPHS for op in graph.torch_ops)
+
+
+@pytest.mark.parametrize("rows, columns", [(1, 1), (3, 7), (300, 300), (257, 40), (1, 70000), (0, 5)])
+def test_an_identity_is_part_of_a_region(rows: int, columns: int) -> None:
+    """Also where torch's decomposition counts positions in uint16, which torch's arange does not make (256 to 65535)."""
+    x = torch.randn(rows, columns)
+    out = compiled(lambda x: (x + torch.eye(rows, columns)) * 2, x)
+    torch.testing.assert_close(out, (x + torch.eye(rows, columns)) * 2, rtol=0, atol=0)
+    out = compiled(lambda x: torch.where(torch.eye(rows, columns, dtype=torch.bool), -1.0, x.double()), x)
+    assert torch.equal(out, x.double().masked_fill(torch.eye(rows, columns, dtype=torch.bool), -1.0))

@@ -317,6 +317,15 @@ def iota(t: Translation, length: Any, *, start: Any, step: Any, dtype: torch.dty
     return t.ops.iota(length, start, step, dtype=t.dtype(dtype))
 
 
+@rule(aten.eye.default, aten.eye.m, cheap=True)
+def eye(t: Translation, *_: Any, **__: Any) -> Operand:
+    """Ones where both positions are equal. torch's decomposition counts in 16 bits without a sign, which its own `arange` does not."""
+    rows, columns = (t.constant(n, torch.int64) if isinstance(n, int) else n for n in t.extents(t.node.meta["val"].shape))
+    here, there = (t.ops.iota(n, dtype=t.dtype(torch.int64)) for n in (rows, columns))
+    same = t.ops.eq(t.ops.broadcast(here, is_broadcast_dim=[False, True]), t.ops.broadcast(there, is_broadcast_dim=[True, False]))
+    return t.to(same, t.result_dtype)
+
+
 @rule(aten.arange.start_step, cheap=True)
 def arange(t: Translation, start: Any, end: Any, step: Any = 1, **_: Any) -> Operand:
     """Numbers from `start` in steps, in any type. Floats are start + i * step in float32, or in float64 for results in float64, as torch's kernel computes
