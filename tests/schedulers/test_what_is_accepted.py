@@ -159,3 +159,17 @@ def test_rows_and_columns_beside_an_input_of_one_element(shape):
     torch.testing.assert_close(rows.double(), want, rtol=0, atol=1e-6)
     torch.testing.assert_close(columns.double(), want.sum(0), rtol=0, atol=1e-5)
     assert fd.fec.kernel_runtimes[-1].scheduler == "inner_outer_persistent"
+
+
+@pytest.mark.parametrize("rows", [65536, 70001, 3, 1])
+def test_sums_of_different_tensors_over_all_blocks_that_meet(rows):
+    """A mean of the rows that a mask keeps: numbers and mask are loaded in vectors of their own, and folded in loops of their own; blocks meet once for both."""
+    x, mask = torch.randn(rows, 8), torch.rand(rows) > 0.5
+    with FusionDefinition() as fd:
+        given, kept = fd.from_pytorch(x), fd.from_pytorch(mask)
+        seen = fd.ops.cast(kept, dtype=DataType.Float)
+        of_rows = fd.ops.mul(fd.ops.sum(fd.ops.mul(given, given), dims=[1]), seen)
+        fd.add_output(fd.ops.div(fd.ops.sum(of_rows), fd.ops.maximum(fd.ops.sum(seen), 1.0)))
+    (got,) = _run(fd, [x, mask])
+    want = (x.double().square().sum(1) * mask).sum() / mask.double().sum().clamp(min=1)
+    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-6)

@@ -33,13 +33,16 @@ def merge_reductions(kernel: Kernel, state: BuildState) -> Kernel:
 
 
 def _joined(body: list[Statement]) -> list[Statement]:
-    """Return statements in their order, each reduction folded with the first one in front that folds alike and behind which nothing writes what it reads."""
+    """Return statements in their order, each reduction folded with the first one in front that folds alike and behind which nothing writes what it reads. Of
+    reductions across blocks, one in front that nothing reads until then moves down instead, where the loops that fold them differ: blocks could not share two."""
     out: list[Statement] = []
     written: dict[TensorView, int] = {}  # place in `out` of the last statement that writes a tensor
+    read: dict[TensorView, int] = {}  # of the last statement that reads it
     alike: dict[object, list[int]] = {}  # places of reductions, by what has to be the same for them to be one
     declared: dict[Buffer, int] = {}
     early: dict[int, list[Statement]] = {}  # declarations that go in front of the reduction at a place
     met = -1  # place of the last statement where threads meet: no reduction moves across
+    gone: set[int] = set()
     for s in body:
         if isinstance(s, Nest):
             s.body = _joined(s.body)
@@ -49,6 +52,13 @@ def _joined(body: list[Statement]) -> list[Statement]:
             places = alike.setdefault(_fold_key(s), [])
             first = bisect_right(places, max((met, *(written.get(t, -1) for t in reads))))
             if first == len(places):
+                if s.grid_types:
+                    for waiting in [p for p in places if p > met and all(read.get(t, -1) < p for t in touched(out[p])[1])]:
+                        places.remove(waiting)
+                        gone.add(id(out[waiting]))
+                        early.setdefault(place, []).extend(early.pop(waiting, []))
+                        _fold_into(s, out[waiting])
+                    writes = touched(s)[1]
                 places.append(place)
             else:
                 place = places[first]
@@ -60,7 +70,8 @@ def _joined(body: list[Statement]) -> list[Statement]:
         if isinstance(s, Allocate):
             declared[s.buffer] = place
         written.update((t, max(place, written.get(t, -1))) for t in writes)
-    moved = {id(s) for statements in early.values() for s in statements}
+        read.update((t, max(place, read.get(t, -1))) for t in reads)
+    moved = gone | {id(s) for statements in early.values() for s in statements}
     return [each for place, s in enumerate(out) if id(s) not in moved for each in (*early.get(place, ()), s)]
 
 
