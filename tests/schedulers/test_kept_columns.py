@@ -57,7 +57,18 @@ def test_what_is_not_kept() -> None:
     kept = softmax_down(1024, 65536)
     assert kept_candidates(kept, H100)
     for other in (
-        softmax_down(63, 65536), softmax_down(16385, 65536), softmax_down(64, 8 * 131), dataclasses.replace(kept, vector_limit_elems=4),
+        softmax_down(63, 8 * 131), softmax_down(16385, 65536), softmax_down(64, 8 * 131), dataclasses.replace(kept, vector_limit_elems=4),
         dataclasses.replace(kept, projected_bits=None),
     ):  # fmt: skip
         assert not kept_candidates(other, H100) and columns_in_registers(other, H100) is None
+
+
+@pytest.mark.parametrize("arch", [A100, H200, B200], ids=lambda a: a.name)
+@pytest.mark.parametrize(("rows", "bits", "vector"), [(1, 16, 8), (16, 16, 4), (19, 16, 4), (63, 16, 1), (1, 32, 4), (19, 32, 4), (63, 32, 1)])
+def test_short_columns_are_in_one_thread(rows: int, bits: int, vector: int, arch: Arch) -> None:
+    """As many neighbouring columns as its registers hold, where all multiprocessors have a block; threads exchange nothing."""
+    (found,) = kept_candidates(softmax_down(rows, 1 << 21, bits), arch)
+    assert (found.vector_elems, found.batches, found.bdimy, found.cluster_blocks, found.storage) == (vector, rows, 1, 1, "register")
+    assert arch.blocks_per_sm(found.bdimx, found.max_registers, 0) >= 4
+    few = softmax_down(rows, (arch.sm_count - 1) * found.bdimx, bits)
+    assert not kept_candidates(few, arch)

@@ -109,6 +109,18 @@ def test_softmax_across_as_chosen(sizes) -> None:
     checked(softmax_across(FLOAT), [numbers(FLOAT, *sizes)])
 
 
+@pytest.mark.parametrize("dtype", [BF16, FLOAT], ids=str)
+@pytest.mark.parametrize("sizes", [(1, 3), (2, 1), (3, 140001), (19, 33794), (21, 67584), (63, 16899)], ids=str)
+def test_short_columns_in_one_thread(sizes, dtype) -> None:
+    """Columns that no block ends with, that allow vectors of 1, 2 and more; sizes for part of the chip are read again."""
+    with options(check="races"):
+        runtime = checked(softmax_across(dtype), [numbers(dtype, *sizes) * 4])
+    params = runtime.proposal.params
+    is_alone = sizes[1] > 132 * 128  # a thread of each block of the chip has at least one
+    assert runtime.scheduler != "outer_persistent" or (params.storage == "register") == is_alone
+    assert not is_alone or params.bdimy == 1 and params.batches == sizes[0] and "reduce_" not in runtime.program.text
+
+
 def test_an_axis_in_the_middle() -> None:
     """(N, C, HW) over C: the columns of all images; also channels-last strides."""
     x = numbers(BF16, 3, 19, 40)

@@ -129,8 +129,8 @@ def _fold_key(s: Reduce) -> object:
     return s.expr.attributes["kind"], s.outputs[0].buffer.dtype, s.grid_types, s.thread_types, id(s.predicate), s.group_elems
 
 
-def _fold_into(earlier: Statement, s: Reduce) -> None:
-    assert isinstance(earlier, Reduce)
+def _fold_into(earlier: Statement, s: Statement) -> None:
+    assert isinstance(earlier, Reduce) and isinstance(s, Reduce)
     earlier.outputs, earlier.operands = [*earlier.outputs, *s.outputs], [*earlier.operands, *s.operands]
 
 

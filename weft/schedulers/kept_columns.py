@@ -49,6 +49,8 @@ class OuterParams:
 
 LEAST_KEPT, MOST_KEPT = 64, 16384
 """Elements of a column: least and most."""
+SHORT_THREADS = FULL_BLOCK_THREADS // 4
+"""Of a block whose threads have columns of fewer rows alone. They have the registers of threads of which a multiprocessor has a full block."""
 KEPT_REGISTERS, COLUMN_REGISTERS = 8, 6
 """Registers besides the columns; and for the results of each column."""
 MOST_THREAD_REGISTERS = ROW_THREAD_REGISTERS - REGISTER_STEP
@@ -73,6 +75,8 @@ def columns_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | No
 def kept_candidates(facts: PersistentFacts, arch: Arch) -> list[OuterParams]:
     """Return all params that fit the chip, fastest by prediction first."""
     vector = min(facts.vector_limit_elems, MAX_VECTOR_BITS // facts.max_dtype_bits)
+    if 0 < facts.reduction_elems < LEAST_KEPT:
+        return _of_a_thread(facts, arch, max(1, vector))
     is_wide = vector * facts.max_dtype_bits == MAX_VECTOR_BITS
     if not is_wide or not LEAST_KEPT <= facts.reduction_elems <= MOST_KEPT or facts.projected_bits is None:
         return []
@@ -87,9 +91,30 @@ def kept_candidates(facts: PersistentFacts, arch: Arch) -> list[OuterParams]:
     return [_params(shapes[n], facts, vector) for n in np.argsort(times, kind="stable")]
 
 
+def _of_a_thread(facts: PersistentFacts, arch: Arch, most: int) -> list[OuterParams]:
+    """Return the params for columns of a few rows, all of which a thread keeps, so that threads exchange nothing; empty where they do not fit its registers,
+    or are too few for all multiprocessors. most: columns that a thread can have, at most."""
+    rows, vector, most_registers = facts.reduction_elems, most, arch.registers_per_thread(FULL_BLOCK_THREADS)
+    if facts.projected_bits is None:
+        return []
+    while vector >= max(1, facts.min_vector_elems):
+        values = max(vector * facts.vectorizable_inputs, _words(facts, vector))  # the compiler keeps 16 bits as floats
+        registers = round_up(values * rows + KEPT_REGISTERS + COLUMN_REGISTERS * vector, 8)
+        blocks = ceil_div(ceil_div(facts.iteration_elems, vector), SHORT_THREADS)
+        if registers <= most_registers and blocks >= arch.sm_count:
+            return [_params((SHORT_THREADS, 1, rows, 1, most_registers), facts, vector)]
+        vector //= 2
+    return []
+
+
+def _words(facts: PersistentFacts, vector: int) -> int:
+    """Registers for one row of a thread's columns."""
+    return ceil_div(int(vector * max(facts.projected_bits / facts.reduction_elems, facts.input_bits)), 32)  # type: ignore[operator]
+
+
 def _shapes(facts: PersistentFacts, arch: Arch, vector: int) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield (threads across the columns, threads along them, rows per thread, blocks of a cluster, registers per thread)."""
-    rows, words = facts.reduction_elems, ceil_div(int(vector * max(facts.projected_bits / facts.reduction_elems, facts.input_bits)), 32)  # type: ignore[operator]
+    rows, words = facts.reduction_elems, _words(facts, vector)
     levels = max(1, facts.passes - 1)
     for bdimx in LANES_X:
         columns = ceil_div(ceil_div(facts.iteration_elems, vector), bdimx)
