@@ -34,7 +34,7 @@ def merge_reductions(kernel: Kernel, state: BuildState) -> Kernel:
 
 def _joined(body: list[Statement]) -> list[Statement]:
     """Return statements in their order, each reduction folded with the first one in front that folds alike and behind which nothing writes what it reads. Of
-    reductions across blocks, one in front that nothing reads until then moves down instead, where the loops that fold them differ: blocks could not share two."""
+    reductions across blocks, one in front that nothing reads until then moves down instead, where loops of their own fold them: blocks cannot meet twice."""
     out: list[Statement] = []
     written: dict[TensorView, int] = {}  # place in `out` of the last statement that writes a tensor
     read: dict[TensorView, int] = {}  # of the last statement that reads it

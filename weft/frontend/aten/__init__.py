@@ -5,6 +5,7 @@
     reductions.py   sums, means, extrema, variances
     shapes.py       views and factories, which are copied into every region that reads them
     lookups.py      embedding, index, gather, running sums
+    unfolded.py     windows of an axis that may overlap
     searches.py     places in sorted lists
     row_sums.py     sums of rows that an index sends to the same row
     losses.py       negative log likelihood
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-from . import casts, lookups, losses, pointwise, randoms, reductions, row_sums, searches, shapes
+from . import casts, lookups, losses, pointwise, randoms, reductions, row_sums, searches, shapes, unfolded
 from .rules import RULES, Declined, Rule
 
 
@@ -44,4 +45,4 @@ def lookup(target: Any) -> Rule | None:
     return own_rule(target)
 
 
-__all__ = ["RULES", "Declined", "Rule", "casts", "lookup", "lookups", "losses", "pointwise", "randoms", "reductions", "row_sums", "searches", "shapes"]
+__all__ = ["RULES", "Declined", "Rule", "casts", "lookup", "lookups", "losses", "pointwise", "randoms", "reductions", "row_sums", "searches", "shapes", "unfolded"]
