@@ -17,6 +17,7 @@ from ..analysis.layouts import keep_memory_formats
 from ..compiler import NoScheduler, is_taken_at_some_sizes
 from ..errors import require
 from ..expr import Number, Sym
+from ..graph.few_terms import term_by_term
 from ..graph.nested_sums import in_two_steps
 from ..graph.sums_of_parts import through_parts
 from ..ir.fusion import Fusion
@@ -45,11 +46,12 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
     Errors: NoScheduler for an expression that no scheduler takes alone.
     """
     found = _in_two_steps(fusion, takes, env, order)
-    parts = through_parts(fusion) if order == "best" and len(found.kernels) > 1 else None
-    if parts is None:
-        return found
-    other = _make_plan(parts, takes, env, order)
-    return replace(min(found, other, key=lambda plan: _bytes_moved(plan, env)), declined=(*found.declined, *other.declined))
+    for rewritten in (through_parts, term_by_term):
+        other = rewritten(fusion) if order == "best" and len(found.kernels) > 1 else None
+        if other is not None:
+            plan = _make_plan(other, takes, env, order)
+            found = replace(min(found, plan, key=lambda plan: _bytes_moved(plan, env)), declined=(*found.declined, *plan.declined))
+    return found
 
 
 def _in_two_steps(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: str) -> Plan:

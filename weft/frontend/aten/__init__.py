@@ -45,4 +45,6 @@ def lookup(target: Any) -> Rule | None:
     return own_rule(target)
 
 
-__all__ = ["RULES", "Declined", "Rule", "casts", "lookup", "lookups", "losses", "pointwise", "randoms", "reductions", "row_sums", "searches", "shapes", "unfolded"]
+__all__ = [
+    "RULES", "Declined", "Rule", "casts", "lookup", "lookups", "losses", "pointwise", "randoms", "reductions", "row_sums", "searches", "shapes", "unfolded",
+]  # fmt: skip

@@ -14,17 +14,17 @@ from torch import Tensor
 
 from ...ops.build import logical_axes
 from ..windows import MOST_APART, before, counted, integers_below, wide_type
-from .rules import Operand, Translation, rule
+from .rules import Operand, Translation, meta_of, rule
 
 aten = torch.ops.aten
 
 
-@rule(aten.unfold.default, cheap=True, claims=lambda node: "" if node.args[0].meta["val"].dim() else "a tensor without axes")
+@rule(aten.unfold.default, cheap=True, claims=lambda node: "" if meta_of(node.args[0]).dim() else "a tensor without axes")
 def unfold(t: Translation, x: Operand, dim: int, size: int, step: int) -> Operand:
     """Windows of `size` elements, `step` apart, along an axis: it becomes that of the windows, and their elements are the last axis."""
     dim %= t.rank(x)
     value = t.node.meta["val"]
-    count, of_input = value.shape[dim], t.node.args[0].meta["val"].shape[dim]  # type: ignore[union-attr]
+    count, of_input = value.shape[dim], meta_of(t.node.args[0]).shape[dim]
     kind = t.dtype(integers_below(of_input) if isinstance(of_input, int) else torch.int64)
     first = t.ops.mul(t.ops.iota(_number(t, count), dtype=kind), step)
     places = t.ops.add(t.ops.broadcast(first, is_broadcast_dim=[False, True]), t.ops.broadcast(t.ops.iota(size, dtype=kind), is_broadcast_dim=[True, False]))

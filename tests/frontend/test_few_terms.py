@@ -1,0 +1,101 @@
+"""Folds and scans of up to four terms become pointwise where that moves fewer bytes: one kernel, with torch's values in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from fusion_check import poisoned_outputs
+from torch import Tensor
+
+from weft import DataType, FusionDefinition
+from weft.frontend.backend import GRAPHS, backend
+from weft.graph.few_terms import MOST_TERMS, term_by_term
+from weft.graph.normalize import normalize
+from weft.ir.graph_ops import ScanOp
+from weft.ir.values import ReductionOp
+
+CENTERS = torch.linspace(-1, 2, 5)
+
+
+def radial(x: Tensor) -> Tensor:
+    """Distances, each from five centers, summed over neighbours."""
+    r = x.square().sum(-1).sqrt()
+    return torch.exp(-(r[..., None] - CENTERS.to(x.dtype)).square()).sum(1)
+
+
+def saturation(x: Tensor) -> Tensor:
+    """The largest and smallest of three colors, beside the colors themselves."""
+    a, b, c = x.unbind(-1)
+    top, low = x.amax(-1), x.amin(-1)
+    return torch.where(a == top, b - c, torch.where(b == top, c - a, a - b)) / (top - low + 0.5)
+
+
+def turned(x: Tensor) -> Tensor:
+    """A matrix of two by two, times itself."""
+    c, s = x[..., 0].cos(), x[..., 1].sin() * x[..., 2]
+    r = torch.stack([c, -s, s, c], -1).unflatten(-1, (2, 2))
+    return (r[..., :, None, :] * r[..., None, :, :]).sum(-1).flatten(-2).square() + 1
+
+
+def products(x: Tensor) -> Tensor:
+    """Running products of coordinates, each times a sum over the other axis."""
+    return (x.cumprod(-1) * x.sum(0)).prod(-1)[..., None] * CENTERS.to(x.dtype)
+
+
+FUNCTIONS: dict[Callable[[Tensor], Tensor], int] = {radial: 1, saturation: 1, turned: 1, products: 2}
+"""A function, and how many kernels it takes."""
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("shape", [(33, 7, 3), (1, 1, 3), (5, 64, 3), (2, 0, 3)], ids=str)
+def test_values_and_gradients(function: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> None:
+    x = torch.rand(shape) + 0.1
+    ours, theirs = x.clone().requires_grad_(), x.double().requires_grad_()
+    with poisoned_outputs():
+        out = torch.compile(function, backend=backend, options={"emulate": True, "strict": True, "debug": True})(ours)
+        slope = torch.randn(out.shape)
+        out.backward(slope)
+    want = function(theirs)
+    want.backward(slope.double())
+    torch.testing.assert_close(out.double(), want, rtol=2e-5, atol=2e-6)
+    assert ours.grad is not None and theirs.grad is not None
+    torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_no_kernel_is_for_the_fold_alone(function: Callable[[Tensor], Tensor]) -> None:
+    """Of as many rows as make bytes count."""
+    with torch.no_grad():
+        torch.compile(function, backend=backend, options={"emulate": True, "strict": True})(torch.rand(300, 64, 3))
+    assert sum(len(call.kernels()) for graph in GRAPHS for call in graph.calls) == FUNCTIONS[function]
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_missing_number_is_the_largest_and_the_smallest() -> None:
+    x = torch.rand(40, 16, 3)
+    x[3, 5, 1] = x[0, 0, 0] = float("nan")
+    out = torch.compile(saturation, backend=backend, options={"emulate": True, "strict": True})(x)
+    assert torch.equal(out.isnan(), saturation(x).isnan()) and int(out.isnan().sum()) == 2
+
+
+def _definition(terms: int, op: str, *, is_output: bool = False) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([9, terms], contiguity=True, dtype=DataType.Float)
+        y = fd.ops.cumsum(x, 1) if op == "cumsum" else fd.ops.broadcast(getattr(fd.ops, op)(x, [1]), [False, True])
+        fd.add_output(y if is_output else fd.ops.mul(y, x))
+    return fd
+
+
+@pytest.mark.parametrize("op", ["sum", "prod", "max", "min", "cumsum"])
+def test_what_is_taken_apart(op: str) -> None:
+    """Two to four terms; results that are outputs stay, and so do more terms."""
+    for terms in (2, MOST_TERMS):
+        made = term_by_term(normalize(_definition(terms, op).fusion))
+        assert made is not None and not any(isinstance(e, (ReductionOp, ScanOp)) for e in made.tensor_exprs())
+    assert term_by_term(normalize(_definition(MOST_TERMS + 1, op).fusion)) is None
+    if op == "cumsum":
+        assert term_by_term(normalize(_definition(2, op, is_output=True).fusion)) is None
