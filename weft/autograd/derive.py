@@ -14,9 +14,9 @@ from ..errors import UserError
 from ..ir.enums import IterType, MemoryType
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, Expr, IterDomain, PointwiseOp, Scalar, SqueezeOp, TensorDomain, TensorView, Val, no_reductions
-from ..ops.build import cast, copy
+from ..ops.build import cast, copy, logical_axes
 from ..ops.calls import Calls
-from ..ops.gradients import axes_of, filled, flows, gradients_of, own_gradients_of
+from ..ops.gradients import filled, flows, gradients_of, own_gradients_of
 from ..ops.names import function_of  # noqa: F401  (loads the composites and their rules)
 from . import saving
 from .part import SizeOf, cut_out
@@ -142,7 +142,7 @@ def _order_in_memory(output: TensorView, formats: dict[TensorView, list[IterDoma
 def plain_form(value: Val) -> Form:
     """The form of a contiguous gradient of an output."""
     assert isinstance(value, TensorView)
-    axes = axes_of(value)
+    axes = logical_axes(value)
     is_one = [axis.is_broadcast() and axis.expanded_extent is None for axis in axes]
     return Form(tuple(None if one else True for one in is_one), tuple(range(len(axes))))
 
@@ -167,7 +167,7 @@ class _Joint:
 
     def _tangent(self, output: TensorView, form: Form) -> TensorView:
         axes = []
-        for dim, axis in enumerate(axes_of(output)):
+        for dim, axis in enumerate(logical_axes(output)):
             if dim in form.expanded:
                 axes.append(self.fusion.new_axis(1, IterType.broadcast, expanded_extent=axis.logical_extent))
             elif axis.expanded_extent is not None:  # the result repeats its elements, its gradient does not
@@ -226,12 +226,12 @@ class _Joint:
         if key in self._results:
             return self._results[key]
         out: TensorView = cast(self.fusion, whole, value.dtype())  # type: ignore[assignment]
-        if any(axis.expanded_extent is not None for axis in axes_of(out)):
+        if any(axis.expanded_extent is not None for axis in logical_axes(out)):
             out = o.add(out, o.full(value.shape(), 0.0, value.dtype()))
             out = cast(self.fusion, out, value.dtype())  # type: ignore[assignment]
         if out.is_fusion_input or out in self.tangents or out in self.primal_tensors:
             out = copy(self.fusion, out)  # type: ignore[assignment]
-        if not any(axis.expanded_extent is not None for axis in axes_of(value)):
+        if not any(axis.expanded_extent is not None for axis in logical_axes(value)):
             self._results[key] = out
         return out
 

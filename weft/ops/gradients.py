@@ -11,8 +11,8 @@ from typing import Any
 
 from ..errors import Unsupported
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, TensorView, Val, no_reductions
-from .build import is_plain_broadcast
+from ..ir.values import Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, TensorView, Val
+from .build import is_plain_broadcast, logical_axes
 from .calls import Calls
 from .registry import OPS
 
@@ -85,20 +85,15 @@ def _pointwise(o: Calls, expr: PointwiseOp, g: Gradient) -> list[Gradient]:
     return list(found)
 
 
-def axes_of(tensor: TensorView) -> list[IterDomain]:
-    """Return the axes that consumers see."""
-    return no_reductions(tensor.get_logical_domain())
-
-
 def fitted(o: Calls, g: TensorView, like: TensorView) -> TensorView:
     """Return g summed over the axes along which `like` was repeated implicitly: those of extent 1 in `like` and more in g."""
-    dims = [d for d, (a, b) in enumerate(zip(axes_of(g), axes_of(like))) if is_plain_broadcast(b) and not is_plain_broadcast(a)]
+    dims = [d for d, (a, b) in enumerate(zip(logical_axes(g), logical_axes(like))) if is_plain_broadcast(b) and not is_plain_broadcast(a)]
     return o.sum(g, dims, True) if dims else g
 
 
 def filled(o: Calls, g: TensorView, like: TensorView) -> TensorView:
     """Return g with the extents of `like`: axes of extent 1 are expanded where `like` has more."""
-    pairs = list(zip(axes_of(g), axes_of(like)))
+    pairs = list(zip(logical_axes(g), logical_axes(like)))
     if all(not is_plain_broadcast(a) or is_plain_broadcast(b) for a, b in pairs):
         return g
     sizes = like.shape()

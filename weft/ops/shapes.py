@@ -17,7 +17,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, ExpandOp, IterDomain, LoadStoreOp, Scalar, SqueezeOp, TensorView
 from .build import broadcast, constant, copy, is_plain_broadcast, logical_axes, pointwise
 from .calls import Calls
-from .gradients import Gradient, axes_of, filled, gradient_of
+from .gradients import Gradient, filled, gradient_of
 
 Extent = Union[int, Scalar]
 
@@ -272,13 +272,13 @@ def _squeeze_gradient(o: Calls, expr: SqueezeOp, grads: list[Gradient]) -> list[
     source: TensorView = expr.inputs[0]  # type: ignore[assignment]
     flags = expr.attributes["flags"]
     g = o.broadcast(grads[0], list(flags))
-    repeated = [dim for dim, axis in enumerate(axes_of(source)) if flags[dim] and axis.expanded_extent is not None]
+    repeated = [dim for dim, axis in enumerate(logical_axes(source)) if flags[dim] and axis.expanded_extent is not None]
     return [g if not repeated else filled(o, g / size_product(o.fusion, source, repeated), source)]
 
 
 @gradient_of(ExpandOp)
 def _expand_gradient(o: Calls, expr: ExpandOp, grads: list[Gradient]) -> list[Gradient]:
     out: TensorView = expr.outputs[0]  # type: ignore[assignment]
-    pairs = zip(axes_of(expr.inputs[0]), axes_of(out))  # type: ignore[arg-type]
+    pairs = zip(logical_axes(expr.inputs[0]), logical_axes(out))  # type: ignore[arg-type]
     dims = [d for d, (old, new) in enumerate(pairs) if old.expanded_extent is None and new.expanded_extent is not None]
     return [o.sum(filled(o, grads[0], out), dims, True)]  # type: ignore[arg-type]
