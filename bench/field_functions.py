@@ -258,7 +258,7 @@ def biases_of_distances(bias: Tensor, distance: Tensor) -> Tensor:
 
 
 @case(R(100000, 128), I(100000, 8192 * 20), R(8192, 20), grads=(0, 2))
-def weighted_bags(table: Tensor, i: Tensor, w: Tensor) -> Tensor:
+def weighted_history(table: Tensor, i: Tensor, w: Tensor) -> Tensor:
     return (F.embedding(i.view(8192, 20), table) * w[..., None]).sum(1)
 
 
