@@ -84,16 +84,18 @@ def _folded(fusion: Fusion, fold: Expr) -> TensorView:
 
 
 def _scanned(fusion: Fusion, scan: Expr) -> TensorView:
-    """Return the results of a scan: each takes the next term where its place is not before it."""
+    """Return the results of a scan: each takes the next term where its place is not before it; not behind it, if the scan begins at the end."""
     source, dim = scan.tensor_inputs[0], scan.attributes["dim"]
     axis, along = logical_axes(source)[dim], [d == dim for d in range(source.ndim)]
     place = iota(fusion, fusion.new_scalar(axis.logical_extent, DataType.Int), None, None, DataType.Int32)
     if source.ndim > 1:
         place = broadcast(fusion, place, [not here for here in along])
-    total, *rest = (broadcast(fusion, _term(fusion, source, {dim: k}), along) for k in range(_extent(axis)))
-    for k, term in enumerate(rest, start=1):
-        longer = pointwise(fusion, OPS[scan.attributes["kind"]], total, term)
-        total = pointwise(fusion, "where", pointwise(fusion, "ge", place, k), longer, total)  # type: ignore[assignment]
+    first, *others = reversed(range(_extent(axis))) if scan.attributes.get("reverse") else range(_extent(axis))
+    total = broadcast(fusion, _term(fusion, source, {dim: first}), along)
+    for k in others:
+        longer = pointwise(fusion, OPS[scan.attributes["kind"]], total, broadcast(fusion, _term(fusion, source, {dim: k}), along))
+        takes = pointwise(fusion, "ge" if k > first else "le", place, k)
+        total = pointwise(fusion, "where", takes, longer, total)  # type: ignore[assignment]
     return total
 
 
