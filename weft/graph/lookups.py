@@ -13,6 +13,7 @@ from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, At, BagOp, Fixed, LookupOp, Position
 from ..ir.values import Expr, PointwiseOp, ReductionOp, SqueezeOp, TensorView, WelfordOp
 from ..ops.build import cast, is_plain_broadcast, logical_axes
+from .known_places import Places, chosen, places_of_operand
 from .lookups_of_sums import move_through_sums
 from .moved_lookups import LookupMover, Made, extent_count, is_joined, is_moved, picks_few, turns_memory
 
@@ -127,16 +128,18 @@ def _pays(fusion: Fusion, expr: LookupOp) -> bool:
     chain: dict[int, Expr] = {}
     ends: set[TensorView] = set()
     axes, counted = extent_count(source), list[Expr]()
-    stack = [source]
+    stack: list[tuple[TensorView, Places]] = [(source, expr.positions)]
     while stack:
-        tensor = stack.pop()
+        tensor, places = stack.pop()
         above = tensor.definition()
         if above is None or is_end(above):
             ends.add(tensor)
         elif id(above) not in chain:
             chain[id(above)] = above
-            counted += [above] * (extent_count(tensor) >= axes)
-            stack += above.tensor_inputs
+            only = chosen(above, places)
+            operands = above.tensor_inputs if only is None else [only] if isinstance(only, TensorView) else []
+            counted += [above] * (only is None and extent_count(tensor) >= axes)
+            stack += [(v, places_of_operand(above, v, places)) for v in operands]
         if len(ends) > MOST_SOURCES or len(counted) > MOST_INSTRUCTIONS:
             return False
     if cost_of(counted, ()).instructions > MOST_INSTRUCTIONS:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..analysis.plain_copies import ends_segment
 from ..dtypes import DataType, StateType
-from ..expr import EVALUATORS, ONE, ZERO, Number, Sym, add, is_int, mul, proves_le
+from ..expr import EVALUATORS, ONE, ZERO, Number, Sym, add, const, is_int, mul, proves_le
 from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
@@ -20,6 +20,7 @@ from ..ops.build import broadcast, cast, constant, is_plain_broadcast, logical_a
 from ..ops.factories import iota
 from ..ops.registry import lookup as op_named
 from ..ops.shapes import permute, squeeze
+from .known_places import chosen, value_at
 
 MOVED = (*ELEMENTWISE, LookupOp)
 KEPT = (BagOp, BlockFoldOp, BlockSampleOp)
@@ -204,6 +205,9 @@ class LookupMover:
             turned = self._turned(tensor, window)
             return self._looked_up(tensor, window) if turned is None else turned
         if isinstance(definition, PointwiseOp):
+            only = chosen(definition, window.places)
+            if isinstance(only, TensorView) and only.dtype() is tensor.dtype():
+                return self.image(only, self._of_operand(only, window))
             inputs = [self.image(v, self._of_operand(v, window)) if isinstance(v, TensorView) else v for v in definition.inputs]
             return self._copy_of(definition, inputs, tensor)
         if isinstance(definition, LookupOp):
@@ -348,7 +352,8 @@ class LookupMover:
                 places.append(self._moved_by(place, position.offset))
             elif isinstance(position, At):
                 index: TensorView = inner.inputs[position.operand]  # type: ignore[assignment]
-                places.append(Value(self._position(index, window)))
+                known = value_at(index, self._of_operand(index, window).places)
+                places.append(Value(self._position(index, window)) if known is None else Fixed(const(known)))
             else:
                 places.append(position)
         composed = Window(tuple(places), inner.is_masked or window.is_masked)

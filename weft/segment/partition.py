@@ -18,6 +18,7 @@ from ..compiler import NoScheduler, is_taken_at_some_sizes
 from ..errors import require
 from ..expr import Number, Sym
 from ..graph.few_terms import term_by_term
+from ..graph.looked_up_reshapes import reshapes_looked_up
 from ..graph.nested_sums import in_two_steps
 from ..graph.sums_of_parts import through_parts
 from ..ir.fusion import Fusion
@@ -38,6 +39,8 @@ Takes = Callable[[Fusion], "dict[str, str] | None"]
 
 SMALL = 100
 """With up to this many expressions the schedulers are first asked about one kernel for all; with more, only about the groups of the search."""
+MOST_TRIED = 600
+"""Expressions of a rewritten definition up to which it is cut, too, and both are compared: the time of a search grows with their square."""
 
 
 def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: str = "best") -> Plan:
@@ -46,9 +49,9 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
     Errors: NoScheduler for an expression that no scheduler takes alone.
     """
     found = _in_two_steps(fusion, takes, env, order)
-    for rewritten in (through_parts, term_by_term):
+    for rewritten in (through_parts, term_by_term, reshapes_looked_up):
         other = rewritten(fusion) if order == "best" and len(found.kernels) > 1 else None
-        if other is not None:
+        if other is not None and (rewritten is through_parts or len(other.tensor_exprs()) <= MOST_TRIED):
             plan = _make_plan(other, takes, env, order)
             found = replace(min(found, plan, key=lambda plan: _bytes_moved(plan, env)), declined=(*found.declined, *plan.declined))
     return found
