@@ -30,7 +30,7 @@ from .equal_nodes import merge_equal
 from .interpolation import enlarge_images
 from .origins import name_lines
 from .record import GRAPHS, CompiledGraph
-from .regions import is_cheap
+from .regions import is_cheap, shown_by
 from .reuse import mark_shown
 from .rewrites import KEPT
 from .stored import REBUILD, StoredGraph, caching, for_a_file
@@ -153,15 +153,18 @@ def _save_what_extrema_are_of(graph: torch.fx.Graph) -> None:
 
 def _is_exactly_an_argument(node: torch.fx.Node) -> bool:
     """True for an argument, and for one that views and casts to a wider type show: whoever recomputes it gets the same numbers."""
-    while node.op == "call_function" and node.all_input_nodes:
-        (source, *others), value = node.all_input_nodes, node.meta["val"]
-        given = source.meta.get("val")
-        is_cast = node.target in (torch.ops.aten._to_copy.default, torch.ops.prims.convert_element_type.default)
-        is_wider = isinstance(given, torch.Tensor) and given.is_floating_point() and torch.promote_types(given.dtype, value.dtype) is value.dtype
-        if others or not (is_cheap(node) or is_cast and is_wider):
-            return False
-        node = source
-    return node.op == "placeholder"
+    return shown_by(node, _keeps_numbers).op == "placeholder"
+
+
+def _keeps_numbers(node: torch.fx.Node) -> bool:
+    """True for views, and for casts to a type that has all numbers of the one before."""
+    if len(node.all_input_nodes) > 1:
+        return False
+    if is_cheap(node):
+        return True
+    given, value = node.all_input_nodes[0].meta.get("val"), node.meta["val"]
+    is_cast = node.target in (torch.ops.aten._to_copy.default, torch.ops.prims.convert_element_type.default)
+    return is_cast and isinstance(given, torch.Tensor) and given.is_floating_point() and torch.promote_types(given.dtype, value.dtype) is value.dtype
 
 
 backend.compiler_name = "weft"  # type: ignore[attr-defined]

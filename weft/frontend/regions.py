@@ -112,6 +112,13 @@ def is_cheap(node: Node) -> bool:
     return rule is not None and rule.is_cheap and MOVES not in node.meta
 
 
+def shown_by(node: Node, passes: Callable[[Node], bool] = is_cheap) -> Node:
+    """Return the value at the start of a chain of views: the first operand of a call, that one's, and so on. passes: which calls the chain consists of."""
+    while node.op == "call_function" and node.all_input_nodes and passes(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
 def is_factory(node: Node) -> bool:
     """True for calls that create dense tensors from numbers only."""
     aten = torch.ops.aten
@@ -337,4 +344,4 @@ def _in_order(nodes: list[Node]) -> list[Node]:
     return out
 
 
-__all__ = ["Region", "find_regions", "is_cheap", "is_host_number", "reason_against"]
+__all__ = ["Region", "find_regions", "is_cheap", "is_host_number", "reason_against", "shown_by"]

@@ -17,7 +17,7 @@ import torch
 from torch._guards import TracingContext
 from torch.fx import Graph, Node
 
-from .regions import PRODUCTS, Region, is_cheap
+from .regions import PRODUCTS, Region, shown_by
 from .updates import Order, in_place_ops, readers
 
 SHARING = ("_unsafe_view", "_reshape_alias", "lift", "lift_fresh", "alias", "detach")
@@ -52,7 +52,7 @@ class _Spare:
     def offer(self, at: int) -> None:
         """Find memory for the results of a region."""
         region = self.regions[at]
-        shown = {base for node in region.inputs if (base := _base(node)) is not node}
+        shown = {base for node in region.inputs if (base := shown_by(node)) is not node}
         own = [node for node in region.inputs if node not in shown and self._is_own(node)]
         for value in region.returned if own else ():
             for node in own:
@@ -98,7 +98,7 @@ SHOWN = "weft_shown"
 def mark_shown(forward: Graph, backward: Graph) -> None:
     """Mark saved tensors that are views. AOTAutograd compares the memory of fake tensors, and views that rewrites insert have fake ones with their own."""
     results = forward.output_node().all_input_nodes
-    bases = {node: _viewed(node) for node in results}
+    bases = {node: shown_by(node, _may_be_view) for node in results}
     counts = Counter(bases.values())
     arguments = {node.name: node for node in backward.nodes if node.op == "placeholder"}
     for node, base in bases.items():
@@ -106,11 +106,9 @@ def mark_shown(forward: Graph, backward: Graph) -> None:
             arguments[node.name].meta[SHOWN] = True
 
 
-def _viewed(node: Node) -> Node:
-    """The tensor whose memory a result shows: itself, unless an op made a view."""
-    while node.op == "call_function" and node.all_input_nodes and _is_of_torch(node) and not _makes_new_results(node):
-        node = node.all_input_nodes[0]
-    return node
+def _may_be_view(node: Node) -> bool:
+    """True for ops of torch whose results may share memory with their first operand."""
+    return _is_of_torch(node) and not _makes_new_results(node)
 
 
 def _is_of_torch(node: Node) -> bool:
@@ -140,13 +138,6 @@ def _makes_new_results(node: Node) -> bool:
         return False
     schema = target._schema
     return not schema.is_mutable and all(made.alias_info is None for made in schema.returns) and schema.name.partition("::")[2] not in SHARING
-
-
-def _base(node: Node) -> Node:
-    """The tensor that a view shows."""
-    while node.op == "call_function" and is_cheap(node) and node.all_input_nodes:
-        node = node.all_input_nodes[0]
-    return node
 
 
 __all__ = ["donated_arguments", "find_reuses", "mark_shown"]
