@@ -95,17 +95,7 @@ class CudaWriter:
     def statement(self, s: Statement, depth: int) -> None:
         """Write one statement with what is inside it."""
         if isinstance(s, Loop):
-            index, extent = s.index.payload, self.scalars.index(s.extent)
-            with self.places.around(self, s, depth):
-                self.emit(depth, "#pragma unroll" if s.unroll else "#pragma unroll 1")
-                self.emit(depth, f"for ({self.scalars.index_ctype} {index} = {self.scalars.index(s.start)}; {index} < {extent}; ++{index}) {{  // {s.label}")
-                if s.is_apart:
-                    self.blocks["apart"] = None
-                    self.emit(depth + 1, "if (weft::is_running()) {")
-                self.body(s.body, depth + 1 + s.is_apart)
-                if s.is_apart:
-                    self.emit(depth + 1, "}")
-                self.emit(depth, "}")
+            self.loop(s, depth)
         elif isinstance(s, (If, Block)):
             condition = s.predicate if isinstance(s, If) else s.condition
             self.emit(depth, "{" if condition is TRUE else f"if ({self.scalars.condition(condition)}) {{")
@@ -146,6 +136,20 @@ class CudaWriter:
             self.op(s, depth)
         else:
             write_protocol(self, s, depth)
+
+    def loop(self, s: Loop, depth: int) -> None:
+        """Write a loop with what is inside it: in a branch, if the compiler must not mix its iterations."""
+        index, extent = s.index.payload, self.scalars.index(s.extent)
+        with self.places.around(self, s, depth):
+            self.emit(depth, "#pragma unroll" if s.unroll else "#pragma unroll 1")
+            self.emit(depth, f"for ({self.scalars.index_ctype} {index} = {self.scalars.index(s.start)}; {index} < {extent}; ++{index}) {{  // {s.label}")
+            if s.is_apart:
+                self.blocks["apart"] = None
+                self.emit(depth + 1, "if (weft::is_running()) {")
+            self.body(s.body, depth + 1 + s.is_apart)
+            if s.is_apart:
+                self.emit(depth + 1, "}")
+            self.emit(depth, "}")
 
     def ctype(self, dtype: DataType) -> str:
         return CUDA_NAMES[dtype]

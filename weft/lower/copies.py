@@ -5,13 +5,12 @@ Who feeds which tensor is in `feeds.py`; placing loads, waits and releases in `c
 
 from __future__ import annotations
 
-
 from ..arch import CP_ASYNC_BYTES
 from ..expr import (
     ONE, ZERO, Sym, add, conjunction, conjuncts, minimum, mul, product, recombine, sub, substitute, variables,
 )  # fmt: skip
 from ..ir.enums import BLOCK_TYPES, MemoryType
-from ..ir.values import Expr, LoadStoreOp, TensorView
+from ..ir.values import Expr, IterDomain, LoadStoreOp, TensorView
 from ..schedule.inline import consumer_axis
 from .access import access, op_predicate
 from .feeds import BadAsyncCopy, BadBulkCopy, BadRing
@@ -43,20 +42,7 @@ def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCop
     at_near = Access(state.buffer(near), add(_shared_index(state, indexer, near, expr, is_load), stage_offset(state, near)))
     assert isinstance(at_far, Access)
     extent = product(g.extent for g in groups)
-    is_tile = swizzle_bytes(near) > 0
-    for place, where in ((at_near, "shared"), (at_far, "global")):
-        first = recombine(substitute(place.index, start))
-        if sub(recombine(place.index), first) is not lane:
-            if where == "global" and len(far.get_allocation_domain()) > 1 and not far.domain().rolled:
-                is_tile, place.index = True, first
-                continue
-            raise BadBulkCopy(
-                tensor=output,
-                reason=f"axis {groups[0].axis} does not run over neighbours in {where} memory, where element {lane} of it is at "
-                f"{sub(recombine(place.index), first)}",
-                remedy="bind only the innermost contiguous axes to ParallelType.tma, merged into one",
-            )
-        place.index = first
+    is_tile = _move_to_start(output, far, near, (at_near, at_far), start, lane, groups[0].axis)
     predicate = op_predicate(state, indexer, expr, output)
     ops = [at_near, at_far] if is_load else [at_far, at_near]
     if is_tile and source.dtype().is_packed:
@@ -74,13 +60,37 @@ def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCop
         ("its tile", extent, output),
         ("its place in global memory", at_far.index, far),
         ("its place in shared memory", at_near.index, near),
+        *(("what is left of it at its end", end, output) for end in ends),
     ):
         require_multiple(state, tensor, text, what)
-    for end in ends:
-        require_multiple(state, output, end, "what is left of it at its end")
     if near in state.feeds and state.feeds[near].all_stages > 1:
         require_multiple(state, near, per_stage(state, near), "its stage")
     return BulkCopy(expr=expr, outputs=[ops[0]], operands=[ops[1]], predicate=predicate, elems=elems)
+
+
+def _move_to_start(
+    output: TensorView, far: TensorView, near: TensorView, places: tuple[Access, Access], start: dict[Sym, Sym], lane: Sym, axis: IterDomain
+) -> bool:  # fmt: skip
+    """Let the places of an element in shared (`near`) and in global memory (`far`) be those of the first element of the piece, in place, and return True if the
+    piece is a tile: other elements lie between its own in global memory, or in another order in shared memory.
+
+    start: the indices of the first element; lane: the number of the element in the piece, along `axis`. Errors: BadBulkCopy.
+    """
+    is_tile = swizzle_bytes(near) > 0
+    for place, where in zip(places, ("shared", "global")):
+        first = recombine(substitute(place.index, start))
+        distance = sub(recombine(place.index), first)
+        place.index = first
+        if distance is lane:
+            continue
+        if where == "shared" or len(far.get_allocation_domain()) < 2 or far.domain().rolled:
+            raise BadBulkCopy(
+                tensor=output,
+                reason=f"axis {axis} does not run over neighbours in {where} memory, where element {lane} of it is at {distance}",
+                remedy="bind only the innermost contiguous axes to ParallelType.tma, merged into one",
+            )
+        is_tile = True
+    return is_tile
 
 
 def _refuse_threads(state: BuildState, tensor: TensorView) -> None:

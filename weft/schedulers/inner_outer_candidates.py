@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,44 @@ def kernel_of(params: InnerOuterParams) -> Kernels:
     """Return params as the cost model needs them."""
     numbers = {"loads": LOADS.index(params.loads), "fill": FILLS.index(params.fill)}
     return Kernels(**{field.name: numbers.get(field.name, getattr(params, field.name, None)) for field in fields(Kernels)})
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks, one at each place of the arrays. cluster: blocks that share a row. piece: vectors of it that a block has. batches: those of a thread. lanes,
+    threads_y: threads of a row along x and y. fill: a position in FILLS. groups: rows side by side. resident: blocks of a multiprocessor. unroll: rows of a
+    thread at once. is_alone: one block, or cluster, has a sample."""
+
+    cluster: np.ndarray
+    piece: np.ndarray
+    batches: np.ndarray
+    lanes: np.ndarray
+    threads_y: np.ndarray
+    fill: np.ndarray
+    groups: np.ndarray
+    resident: np.ndarray
+    unroll: np.ndarray
+    is_alone: np.ndarray
+
+    @functools.cached_property
+    def row_threads(self) -> np.ndarray:
+        threads: np.ndarray = self.lanes * self.threads_y
+        return threads
+
+    @functools.cached_property
+    def threads(self) -> np.ndarray:
+        threads: np.ndarray = self.row_threads * self.groups
+        return threads
+
+
+@dataclass(frozen=True)
+class Rings:
+    """Circular buffers of the blocks at the same places. room_bytes: shared memory of a block for them. step_bytes: of a stage. stages: the most that there is
+    room for, up to those that are ever used."""
+
+    room_bytes: np.ndarray
+    step_bytes: np.ndarray
+    stages: np.ndarray
 
 
 class Candidates:
@@ -164,73 +202,96 @@ class Candidates:
     # ---- arrays
     def table(self) -> Kernels:
         """Return every candidate whose registers and shared memory the chip has."""
-        rows, arch, facts = self.rows, self.arch, self.facts
+        made = self.blocks()
+        rings, seats = self.rings(made), self.seats(made)
+        count = self.block_counts(made, seats)
+        lanes, threads_y = self.column_threads(made, count)
+        rounds = -(-count // (threads_y * made.groups))
+        slots_unroll = -(-rounds // -(-rounds // MOST_SLOTS_UNROLL))
+        limit = _looked_up(self.arch.registers_per_thread, made.threads * made.resident)
+        at, loads, is_reread, is_behind, stages = self.ways(made, rings, count)
+        out = Kernels(
+            self.is_projected, self.vector, made.batches[at], lanes[at], threads_y[at], made.groups[at], made.unroll[at], count[at], loads, stages,
+            is_reread, self.column_vector, slots_unroll[at], limit[at], made.cluster[at], made.fill[at], is_behind, self.is_phased, self.is_online,
+            made.is_alone[at],
+        )  # fmt: skip
+        slack = np.where(is_behind, 1.0, self.slack)  # kernels with too few registers spill, and each costs a compilation in the first call
+        return out.where((needed_registers(out, self.facts_of_rows) <= limit[at] * slack) & (seats[at] > 0))
+
+    def blocks(self) -> Blocks:
+        """Return all blocks of a number of threads that a multiprocessor has."""
+        rows, facts = self.rows, self.facts
         given = np.array(self.row_threads(), dtype=np.int64).reshape(-1, 6)
-        groups, resident, unroll, alone = _variants(facts.has_samples)
-        kinds = len(groups)
-        cluster, piece, batches, lanes, threads_y, fill = np.repeat(given, kinds, axis=0).T
-        groups, resident, unroll, alone = (np.tile(values, len(given)) for values in (groups, resident, unroll, alone))
-        of_row = lanes * threads_y
-        block = of_row * groups
-        fits = (groups == 1) | (of_row <= GROUPED_ROW_THREADS) & (cluster == 1)
-        fits &= (block <= MOST_BLOCK_THREADS) & (block % 32 == 0) & (block * resident >= LEAST_THREADS_PER_SM) & (block * resident <= MOST_THREADS_PER_SM)
+        variants = _variants(facts.has_samples)
+        of_rows = np.repeat(given, len(variants[0]), axis=0).T
+        made = Blocks(*of_rows, *(np.tile(values, len(given)) for values in variants))
+        groups, unroll, cluster, threads = made.groups, made.unroll, made.cluster, made.threads
+        fits = (groups == 1) | (made.row_threads <= GROUPED_ROW_THREADS) & (cluster == 1)
+        fits &= (threads <= MOST_BLOCK_THREADS) & (threads % 32 == 0)
+        fits &= (threads * made.resident >= LEAST_THREADS_PER_SM) & (threads * made.resident <= MOST_THREADS_PER_SM)
         fits &= (unroll == 1) | (unroll * groups <= max(1, rows.iteration_elems // 2))
         if self.is_phased:
-            fits &= (groups == 1) | (batches == 1)
+            fits &= (groups == 1) | (made.batches == 1)
         # samples lie along y if clusters have them alone
-        is_alone = (groups * unroll <= rows.iteration_elems) & ((cluster == 1) | (facts.samples <= MAX_GRID[1]))
-        fits &= np.where(alone, is_alone, not self.has_few_rows)
-        cluster, piece, batches, lanes, threads_y, fill, groups, resident, unroll, alone, block = (
-            values[fits] for values in (cluster, piece, batches, lanes, threads_y, fill, groups, resident, unroll, alone, block)
-        )
-        # shared memory
+        can_be_alone = (groups * unroll <= rows.iteration_elems) & ((cluster == 1) | (facts.samples <= MAX_GRID[1]))
+        fits &= np.where(made.is_alone, can_be_alone, not self.has_few_rows)
+        return Blocks(*(getattr(made, field.name)[fits] for field in fields(Blocks)))
+
+    def rings(self, made: Blocks) -> Rings:
+        """Return the circular buffers that blocks have room for."""
+        rows = self.rows
         tree_bytes: Callable[..., Any] = tree_workspace_bytes  # of arrays, too
         beside_rows = 2 * BULK_BYTES * rows.vectorizable_inputs * self.is_shifted
-        step_bytes = unroll * groups * (piece * self.vector * rows.input_bits // 8 + beside_rows)
-        fixed = SMALL_SHARED_BYTES + tree_bytes(block, self.column_vector * facts.column_results, 32) * (threads_y > 1)
-        fixed = fixed + tree_bytes(block, self.vector, 64) * (groups > 1)
-        room = arch.shared_per_sm_bytes // resident - fixed - 1024
-        stages = np.minimum(STAGES_BEHIND[-1], np.maximum(0, room) // np.maximum(1, step_bytes))
-        has_ring = (stages >= 2) & ((step_bytes <= MOST_STEP_BYTES) | (unroll * groups == 1))
-        is_small = (unroll * self.vector * batches <= MOST_ELEMS_IN_REGISTERS) & (room >= 0)
-        # blocks
-        seats = np.where(alone, 1, clusters_at_once(cluster, arch) * resident // facts.samples)  # of a sample
-        tiles = -(-piece * self.vector // (lanes * self.column_vector))
-        wanted = np.maximum(np.minimum(MOST_IDLE_BLOCKS // facts.samples, tiles), -(-rows.iteration_elems // (unroll * groups)))
-        blocks = np.minimum(np.maximum(seats, 1), np.maximum(2 - alone, _looked_up(next_power_of_two, wanted)))
+        step_bytes = made.unroll * made.groups * (made.piece * self.vector * rows.input_bits // 8 + beside_rows)
+        fixed = SMALL_SHARED_BYTES + tree_bytes(made.threads, self.column_vector * self.facts.column_results, 32) * (made.threads_y > 1)
+        fixed = fixed + tree_bytes(made.threads, self.vector, 64) * (made.groups > 1)
+        room = self.arch.shared_per_sm_bytes // made.resident - fixed - 1024
+        return Rings(room, step_bytes, np.minimum(STAGES_BEHIND[-1], np.maximum(0, room) // np.maximum(1, step_bytes)))
+
+    def seats(self, made: Blocks) -> np.ndarray:
+        """Return how many blocks of a sample run at once."""
+        return np.where(made.is_alone, 1, clusters_at_once(made.cluster, self.arch) * made.resident // self.facts.samples)
+
+    def block_counts(self, made: Blocks, seats: np.ndarray) -> np.ndarray:
+        """Return how many blocks, or clusters, to launch for a sample: no more than run at once, nor many that are idle."""
+        rows, facts = self.rows, self.facts
+        tiles = -(-made.piece * self.vector // (made.lanes * self.column_vector))
+        wanted = np.maximum(np.minimum(MOST_IDLE_BLOCKS // facts.samples, tiles), -(-rows.iteration_elems // (made.unroll * made.groups)))
+        count: np.ndarray = np.minimum(np.maximum(seats, 1), np.maximum(2 - made.is_alone, _looked_up(next_power_of_two, wanted)))
         if self.is_phased:  # as many of each phase
-            blocks = np.maximum(blocks // self.vector, 1) * self.vector
-        share = _looked_up(next_power_of_two, -(-piece * self.vector // (self.column_vector * blocks)))
-        of_row = lanes * threads_y
-        lanes = np.minimum(of_row, np.clip(share, LEAST_COLUMN_LANES, WARP_THREADS))
-        threads_y = of_row // lanes
-        rounds = -(-blocks // (threads_y * groups))
-        slots_unroll = -(-rounds // -(-rounds // MOST_SLOTS_UNROLL))
-        limit = _looked_up(arch.registers_per_thread, block * resident)
-        ways = []
-        is_whole = ((fill == FILLS.index("whole")) | self.is_phased) & (groups == 1) & (of_row > arch.warp_threads)
-        can_be_behind = is_whole & np.isin(resident, BEHIND_RESIDENT) & (stages >= STAGES_BEHIND[0]) & (rows.passes == 2)
-        can_be_behind &= blocks * unroll * BEHIND_STEPS <= rows.iteration_elems
+            count = np.maximum(count // self.vector, 1) * self.vector
+        return count
+
+    def column_threads(self, made: Blocks, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the threads along x and y of a row, of which those along x have the block's share of the columns when partial results are summed."""
+        share = _looked_up(next_power_of_two, -(-made.piece * self.vector // (self.column_vector * count)))
+        lanes = np.minimum(made.row_threads, np.clip(share, LEAST_COLUMN_LANES, WARP_THREADS))
+        return lanes, made.row_threads // lanes
+
+    def ways(self, made: Blocks, rings: Rings, count: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return each way in which a block can load its rows: the place of the block, loads (a position in LOADS), whether passes read rows again, whether
+        second passes are delayed, and stages."""
+        rows = self.rows
+        has_ring = (rings.stages >= 2) & ((rings.step_bytes <= MOST_STEP_BYTES) | (made.unroll * made.groups == 1))
+        is_small = (made.unroll * self.vector * made.batches <= MOST_ELEMS_IN_REGISTERS) & (rings.room_bytes >= 0)
+        is_whole = ((made.fill == FILLS.index("whole")) | self.is_phased) & (made.groups == 1) & (made.row_threads > self.arch.warp_threads)
+        can_be_behind = is_whole & np.isin(made.resident, BEHIND_RESIDENT) & (rings.stages >= STAGES_BEHIND[0]) & (rows.passes == 2)
+        can_be_behind &= count * made.unroll * BEHIND_STEPS <= rows.iteration_elems
+        found = []
         for way, is_reread in WAYS:
             loads, _, behind = way.partition(" ")
             if loads == "cp_async" and (not self.has_cp_async or self.is_phased) or loads == "tma" and not self.has_tma:
                 continue
             if loads == "tma" and is_reread and rows.passes > MOST_PASSES_OVER_BULK:
                 continue
-            is_there = has_ring & (groups <= (MOST_BULK_GROUPS if loads == "tma" else GROUPS[-1])) if loads in ("cp_async", "tma") else is_small
+            is_there = has_ring & (made.groups <= (MOST_BULK_GROUPS if loads == "tma" else GROUPS[-1])) if loads in ("cp_async", "tma") else is_small
             if behind:
                 is_there = is_there & can_be_behind
-            for count in STAGES_BEHIND if behind else STAGES if loads in ("cp_async", "tma") else (1,):
-                fits = (stages >= count) & ((count <= STAGES[-1]) | (count * step_bytes * resident <= MOST_RING_BYTES)) | (count == 1)
-                ways.append((np.flatnonzero(is_there & fits), LOADS.index(loads), is_reread, bool(behind), count))
-        at = np.concatenate([found for found, *_ in ways])
-        load, again, is_behind, stages = (np.concatenate([np.full(len(way[0]), way[n]) for way in ways]) for n in (1, 2, 3, 4))
-        made = Kernels(
-            self.is_projected, self.vector, batches[at], lanes[at], threads_y[at], groups[at], unroll[at], blocks[at], load, stages,
-            again, self.column_vector, slots_unroll[at], limit[at], cluster[at], fill[at], is_behind, self.is_phased, self.is_online, alone[at],
-        )  # fmt: skip
-        slack = np.where(is_behind, 1.0, self.slack)  # kernels with too few registers spill, and each costs a compilation in the first call
-        return made.where((needed_registers(made, self.facts_of_rows) <= limit[at] * slack) & (seats[at] > 0))
+            for stages in STAGES_BEHIND if behind else STAGES if loads in ("cp_async", "tma") else (1,):
+                is_short = (stages <= STAGES[-1]) | (stages * rings.step_bytes * made.resident <= MOST_RING_BYTES)
+                at = np.flatnonzero(is_there & ((rings.stages >= stages) & is_short | (stages == 1)))
+                found.append((at, *(np.full(len(at), value) for value in (LOADS.index(loads), is_reread, bool(behind), stages))))
+        return tuple(np.concatenate(values) for values in zip(*found))
 
     @functools.cached_property
     def facts_of_rows(self) -> Rows:
