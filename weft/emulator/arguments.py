@@ -153,7 +153,16 @@ COPY_TIMINGS = {"late": COPY_LATE, "at once": COPY_AT_ONCE, "random": COPY_RANDO
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """How a launch runs; see EmulatedKernel.launch."""
+    """How a launch runs.
+
+    `cooperative`: all blocks run together; otherwise one after another, and together only if one waits for another.
+    `seed`: None runs warps in order with copies as late as possible; a number runs warps and copies at random, the same way each time. `schedule` ("in order",
+    "random warps", "random lanes") and `copy_timing` ("late", "at once", "random") override what the seed implies; loads arrive in up to `copy_pieces` pieces.
+    `sample_blocks`: run only these (linear indices of clusters, or how many, spread evenly); then unwritten outputs are no findings.
+    `registers_per_thread`: at launch, for setmaxnreg; 0: what the text's __launch_bounds__ leave, where it has them.
+    `preempt`: count the points at which warps synchronize; at those with these numbers (at most 4) the warp yields until no other of its block can run.
+    `overlaps_previous`: the kernel before in the stream may still run until griddep_wait(), so no thread may touch memory before it that is not constant.
+    """
 
     cooperative: bool = False
     seed: int | None = None
@@ -167,11 +176,6 @@ class LaunchOptions:
     max_findings: int = 20
     preempt: Sequence[int] | None = None
     overlaps_previous: bool = False
-    overlap: str = "early"  # of two kernels: how early the second one starts
-
-    @property
-    def overlap_code(self) -> int:
-        return OVERLAPS[self.overlap]
 
     @property
     def schedule_code(self) -> int:

@@ -11,7 +11,9 @@ import re
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from weft import forking
 from weft.emulator.arguments import Arg, BadLaunch, Buffer, ChipLimits, Dim3, Geometry, LaunchOptions
@@ -102,65 +104,47 @@ class EmulatedKernel:
         args: Sequence[Arg],
         *,
         cluster: Dim3 = (1, 1, 1),
-        cooperative: bool = False,
-        seed: int | None = None,
-        sample_blocks: Sequence[int] | int | None = None,
-        timeout_s: float = 60.0,
-        raise_findings: bool = True,
+        shared_tensors: Sequence[int] = (),
         extra_buffers: Sequence[Buffer] = (),
         isolate: bool = False,
         trace: str | Path | None = None,
-        schedule: str | None = None,
-        copy_timing: str | None = None,
-        copy_pieces: int = 2,
-        registers_per_thread: int = 0,
-        stack_kib: int = 64,
-        max_findings: int = 20,
-        shared_tensors: Sequence[int] = (),
-        preempt: Sequence[int] | None = None,
-        overlaps_previous: bool = False,
+        raise_findings: bool = True,
+        **options: Any,
     ) -> LaunchReport:
-        """Run the grid and return what was found; raise KernelFault when there are findings, unless told not to.
+        """Run the grid and return what was found. Errors: BadLaunch; KernelFault when there are findings, unless told not to.
 
-        `seed`: None runs warps in order with copies as late as possible; a number runs warps and copies at random, the
-        same way each time. `schedule` ("in order", "random warps", "random lanes") and `copy_timing` ("late", "at once",
-        "random") override what the seed implies; loads arrive in up to `copy_pieces` pieces.
-        `cooperative`: all blocks run together; otherwise one after another, and together only if one waits for another.
-        `sample_blocks`: run only these (linear indices of clusters, or how many, spread evenly); then unwritten outputs
-        are no findings.
-        `extra_buffers`: memory reached through pointers that are no arguments.
-        `preempt`: count the points at which warps synchronize; at those with these numbers (at most 4) the warp yields until no other of its block can run.
-        `overlaps_previous`: the kernel before in the stream may still run until griddep_wait(), so no thread may touch memory before it that is not constant.
         `shared_tensors`: bytes of the tensors in shared memory that `of_text` was given the names of.
-        `registers_per_thread`: at launch, for setmaxnreg; 0: what the text's __launch_bounds__ leave, where it has them.
+        `extra_buffers`: memory reached through pointers that are no arguments.
         `isolate`: run in a child process, whose end by a signal is a finding and not this process's end; pointers in
         scalars are not translated then. `trace`: write a timeline of the roles there, as JSON for trace viewers, or as a picture (.svg).
+        `options`: the fields of LaunchOptions.
         """
         geometry = Geometry(_dim3(grid), _dim3(block), shared_bytes, _dim3(cluster), tuple(shared_tensors))
+        self._check(geometry, args)
+        how = LaunchOptions(**options)
+        how = replace(how, registers_per_thread=how.registers_per_thread or self.registers_at_launch())
+        if isolate or self.is_foreign:
+            outcome = run_in_child(self._text, geometry, args, extra_buffers, how, self.limits, trace is not None)
+        else:
+            outcome = run(self._native(), geometry, args, extra_buffers, how, self.limits, trace is not None)
+        if trace is not None:
+            write_timeline(outcome.trace, Path(trace))
+        findings = parse_findings(outcome.findings, self.source_map) if outcome.findings else ()
+        if not findings and how.sample_blocks is None:  # memory may be nonzero where a kernel was stopped, or only some of its blocks ran
+            findings = tuple(self._not_zero(b) for b in args if isinstance(b, Buffer) and b.left_zero and _has_bits(b))
+        report = LaunchReport(self.entry, findings, outcome.switches, outcome.joins, how.seed, outcome.sync_points, outcome.order)
+        if report.findings and raise_findings:
+            raise KernelFault(report)
+        return report
+
+    def _check(self, geometry: Geometry, args: Sequence[Arg]) -> None:
+        """Refuse what the chip, the text's __launch_bounds__ or its parameters do not allow. Errors: BadLaunch."""
         if problem := geometry.problem(self.limits):
             raise BadLaunch(kernel=self.entry, problem=problem)
         if self._max_threads and geometry.block_threads > self._max_threads:
             raise BadLaunch(kernel=self.entry, problem=f"{geometry.block_threads} threads per block; its __launch_bounds__ are {self._max_threads}")
         if self.parameter_bytes is not None:
             check_count(self.entry, args, self.parameter_bytes)
-        registers_per_thread = registers_per_thread or self.registers_at_launch()
-        options = LaunchOptions(
-            cooperative, seed, sample_blocks, timeout_s, schedule, copy_timing, copy_pieces, registers_per_thread, stack_kib, max_findings, preempt,
-            overlaps_previous,
-        )
-        if isolate or self.is_foreign:
-            outcome = run_in_child(self._text, geometry, args, extra_buffers, options, self.limits, trace is not None)
-        else:
-            outcome = run(self._native(), geometry, args, extra_buffers, options, self.limits, trace is not None)
-        if trace is not None:
-            write_timeline(outcome.trace, Path(trace))
-        findings = parse_findings(outcome.findings, self.source_map) if outcome.findings else ()
-        if not findings:  # a kernel that was stopped may leave nonzero memory
-            findings = tuple(self._not_zero(b) for b in args if isinstance(b, Buffer) and b.left_zero and sample_blocks is None and _has_bits(b))
-        report = LaunchReport(self.entry, findings, outcome.switches, outcome.joins, seed, outcome.sync_points, outcome.order)
-        if report.findings and raise_findings:
-            raise KernelFault(report)
-        return report
 
     def registers_at_launch(self) -> int:
         """Return the registers per thread that the text's __launch_bounds__ allow, for a kernel with setmaxnreg; else 0."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft import forking
-from weft.emulator.arguments import CTYPES, Arg, BadLaunch, Buffer, ChipLimits, Geometry, LaunchOptions, Scalar, merged
+from weft.emulator.arguments import CTYPES, OVERLAPS, Arg, BadLaunch, Buffer, ChipLimits, Geometry, LaunchOptions, Scalar, merged
 from weft.emulator.build import Built, build_runtime
 from weft.emulator.loading import Library
 from weft.errors import UserError
@@ -186,13 +186,17 @@ def run(
     return run_grids([GridLaunch(kernel, geometry, args, extra, options, limits)], trace)
 
 
-def run_grids(launches: Sequence[GridLaunch], trace: bool = False) -> Outcome:
-    """Run a kernel, or two of which the second may start before the first has ended; the first one's options say how they run. Errors: BadLaunch."""
+def run_grids(launches: Sequence[GridLaunch], trace: bool = False, overlap: str = "early") -> Outcome:
+    """Run a kernel, or two of which the second may start before the first has ended: `overlap` says how early, the first one's options how they run.
+
+    Errors: BadLaunch.
+    """
     prepared = [_Prepared(launch) for launch in launches]
     for second in prepared[1:]:
         second.argument.shape.check_dependency = False  # the accesses of the first are known
     table = (GridArgument * len(prepared))(*[p.argument for p in prepared])
     config = _config(launches[0], trace)
+    config.overlap = OVERLAPS[overlap]
     statistics = Statistics()
     runtime = load_runtime()
     if not _is_sound:
@@ -250,7 +254,6 @@ def _config(launch: GridLaunch, trace: bool) -> Config:
     config.check_races = kernel.check_races
     config.schedule, config.copy_timing, config.copy_pieces = options.schedule_code, options.copy_timing_code, options.copy_pieces
     config.stack_kib, config.max_findings, config.named_barriers = options.stack_kib, options.max_findings, launch.limits.named_barriers
-    config.overlap = options.overlap_code
     preempt = options.preempt or ()
     config.counts_sync_points, config.preempt_count = options.preempt is not None, len(preempt)
     config.preempt[: len(preempt)] = list(preempt)

@@ -46,8 +46,8 @@ def launch_overlapped(
     Accesses of the second that griddep_wait() does not put behind the first are found in any order ("overlaps-kernel-before").
     Both may use the same memory under different names.
     """
-    grids = [call.prepared(seed=seed, overlap=overlap, timeout_s=timeout_s) for call in (first, second)]
-    outcome = run_grids(grids)
+    grids = [call.prepared(seed=seed, timeout_s=timeout_s) for call in (first, second)]
+    outcome = run_grids(grids, overlap=overlap)
     findings = parse_findings(outcome.findings, first.kernel.source_map, second.kernel.source_map) if outcome.findings else ()
     name = f"{second.kernel.entry} behind {first.kernel.entry}"
     report = LaunchReport(name, findings, outcome.switches, outcome.joins, seed, outcome.sync_points, outcome.order)
