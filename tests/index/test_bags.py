@@ -73,8 +73,9 @@ def test_long_bags(length: int) -> None:
 @pytest.mark.parametrize(("rows", "count", "bag_count"), [(1, 1, 1), (7, 0, 5), (7, 9, 0), (1, 40, 3)])
 def test_few_rows(rows: int, count: int, bag_count: int) -> None:
     x, order = torch.randn(rows, 6), torch.randint(0, rows, (count,))
-    check(x, *bags(bag_count, count), order, symbolic=False)
-    check(x, *bags(bag_count, count), order)
+    for symbolic in (False, True):
+        check(x, *bags(bag_count, count), order, symbolic=symbolic)
+        check(x, *bags(bag_count, count), order, torch.randn(count), symbolic=symbolic)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
@@ -179,14 +180,15 @@ def test_positions_out_of_range_are_an_error_in_the_emulator() -> None:
 def test_reference() -> None:
     x, order = torch.randn(30, 7).to(torch.bfloat16), torch.randint(0, 30, (90,))
     first, end = bags(8, 90)
-    fd = summing(x, first, end, order)
-    fd.validate([x, first, end, order])
+    for places in ((first, end, order), (first, end, order, torch.randn(90).to(torch.bfloat16)), (first, end, order, torch.randn(90))):
+        fd = summing(x, *places)
+        fd.validate([x, *places])
 
 
 def test_text_defines_the_same() -> None:
     x, order = torch.randn(30, 7), torch.randint(0, 30, (90,))
     first, end = bags(8, 90)
-    for places in ((first, end, order), bags(8, 30)):
+    for places in ((first, end, order), bags(8, 30), (first, end, order, torch.randn(90))):
         fd = summing(x, *places)
         space: dict[str, Any] = {"FusionDefinition": FusionDefinition, "DataType": DataType}
         exec(repr(fd), space)
@@ -203,6 +205,9 @@ def test_text_defines_the_same() -> None:
         (lambda o, x, i, b: o.bag_sum(b, i, i), "cast it to one of"),
         (lambda o, x, i, b: o.bag_sum(o.sum(x, [0, 1]), i, i), "0-D"),
         (lambda o, x, i, b: o.bag_sum(x, i, i, o.broadcast(i, [True, False])), "order must have one axis"),
+        (lambda o, x, i, b: o.bag_sum(x, i, i, i, x), "weights must have one axis"),
+        (lambda o, x, i, b: o.bag_sum(x, i, i, i, i), "weights DataType.Int"),
+        (lambda o, x, i, b: o.bag_sum(o.cast(x, DataType.Int), i, i, i, o.cast(i, DataType.Float)), "cast arg to Float"),
     ],
 )
 def test_refused(make: Any, words: str) -> None:

@@ -28,8 +28,9 @@ ROWS = {
 
 
 def check(x: torch.Tensor, dim: int) -> None:
-    """Compare with numbers of 80 bits, because steps one after the other in float64 round more often than the kernel. Roundings of partial sums: neighbours, lanes and warps of a thread's piece and one per piece, 2^-24 each (2^-53 for double), and those
-    of the exponentials; the unit for logarithms has 2^-22; the result is rounded once, as are numbers of 16 bits."""
+    """Compare with numbers of 80 bits, because steps one after the other in float64 round more often than the kernel. Roundings of partial sums: neighbours,
+    lanes and warps of a thread's piece and one per piece, 2^-24 each (2^-53 for double), and those of the exponentials; the unit for logarithms has 2^-22; the
+    result is rounded once, as are numbers of 16 bits."""
     with FusionDefinition() as fd:
         t = fd.define_tensor([-1] * x.dim(), contiguity=[True] * x.dim(), dtype=TYPES[x.dtype])
         fd.add_output(fd.ops.logcumsumexp(t, dim))
@@ -63,6 +64,14 @@ def test_infinities_and_what_is_no_number(dtype: torch.dtype) -> None:
     for row in (1, 2, 3, 9):  # shared by several blocks
         check(x[row].repeat(20).view(1, -1), 1)
         check(x[row].repeat(20), 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", [(5, 1), (1, 5), (1, 1), (0, 5), (5, 0), (3, 7), (2, 33)], ids=str)
+def test_few_elements_and_none(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = (20 * numbers(*shape)).to(dtype)
+    check(x, 0)
+    check(x, 1)
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -68,8 +68,8 @@ def canonicalize_extents(fusion: Fusion) -> list[SizeEquality]:
 
 
 def _limits(fusion: Fusion) -> list[SizeEquality]:
-    """Return the limits of the axes of an index tensor of a gather or scatter: those of the indexed tensor, but along the indexed axis, and those of what is
-    scattered."""
+    """Return the limits of the axes of the index of each gather and scatter: the axes of the indexed tensor, except the indexed one, and all axes of the tensor
+    that is scattered."""
     found: list[SizeEquality] = []
     for expr in fusion.tensor_exprs():
         if isinstance(expr, LookupOp) and expr.op_name == "gather" and not expr.is_masked:

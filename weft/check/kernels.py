@@ -21,6 +21,7 @@ from weft.schedule.inline import inline_to
 from weft.schedule.primitives import merge, reorder, rfactor, set_memory_type, split
 from weft.schedule.propagate import parallelize_like, transform_like
 from weft.schedule.recompute import recompute_chain
+from weft.schedule.scan_states import translate_scans
 from weft.schedulers.async_rows_heuristic import AsyncRowsParams
 from weft.schedulers.base import ScheduleResult, Scheduler
 from weft.schedulers.inner_outer import apply_inner_outer
@@ -32,7 +33,6 @@ from weft.schedulers.persistent_analysis import analyze_persistent
 from weft.schedulers.persistent_params import PersistentParams
 from weft.schedulers.pointwise import PointWise
 from weft.schedulers.pointwise_heuristic import PointwiseParams
-from weft.schedule.scan_states import translate_scans
 from weft.schedulers.scans import ScanParams, Scans
 from weft.schedulers.two_sides import analyze_two_sides
 

@@ -160,7 +160,7 @@ def start_scan(writer: Any, s: Scan, depth: int) -> None:
     """Declare the carry from piece to piece: the start value, or the identity; if blocks share a row, also a thread's part of its block's totals."""
     dtype = accumulator(s.outputs[0].buffer.dtype)
     monoid = writer.monoid(s.expr, dtype)
-    given: Any = s.expr.inputs[-1]  # the start value, if there is one
+    given: Any = s.expr.inputs[-1]  # the start value, where there is one
     start = monoid.identity(dtype) if s.start is None else monoid.lift([writer.read(s.start, accumulator(given.dtype()))], dtype)
     writer.emit(depth, f"weft::Carry<{CUDA_NAMES[dtype]}, {s.rows}> {s.carry} = {{{{{', '.join([start] * s.rows)}}}, false}};")
     if s.blocks is not None:
@@ -178,15 +178,15 @@ def scanned_values(writer: Any, s: Scan, elements: Sequence[Access | Sym], guard
     ctype, monoid = CUDA_NAMES[wide], writer.monoid(s.expr, wide)
     identity = monoid.identity(wide)
     writer.emit(depth, f"{ctype} value[{len(guards)}];")
-    for place_in_order, lane in enumerate(s.order):
+    for number, lane in enumerate(s.order):
         guard = guards[lane]
         lanes = [lane // s.rows if is_repeated else lane for is_repeated in s.repeated or [False] * len(elements)]
         texts = [
-            writer.read(lane_of(place, at) if isinstance(place, Access) else place, value.dtype() if wide is dtype else wide)
-            for place, at, value in zip(elements, lanes, s.expr.tensor_inputs)
+            writer.read(lane_of(element, at) if isinstance(element, Access) else element, tensor.dtype() if wide is dtype else wide)
+            for element, at, tensor in zip(elements, lanes, s.expr.tensor_inputs)
         ]
         text = monoid.lift(texts, wide) if wide is dtype else f"weft::convert<{ctype}>({texts[0]})"
-        writer.emit(depth, f"value[{place_in_order}] = {text if guard is TRUE else f'{writer.scalars.condition(guard)} ? {text} : {identity}'};")
+        writer.emit(depth, f"value[{number}] = {text if guard is TRUE else f'{writer.scalars.condition(guard)} ? {text} : {identity}'};")
 
 
 def fold_piece(writer: Any, s: ScanFold, depth: int) -> None:
@@ -224,7 +224,7 @@ def scan(writer: Any, s: Scan, depth: int) -> None:
     scanned_values(writer, s, s.elements, s.guards, depth + 1)
     given = f"{monoid.functor_for(wide)}, {s.group_elems}, {s.rows}, {s.stride}, {s.threads}"
     writer.emit(depth + 1, f"weft::scan_piece<{given}>(value, {s.carry}, {writer.in_shared(s.workspace, ctype)});")
-    for place, lane in enumerate(s.order):
-        text = f"value[{place}]" if wide is dtype else f"weft::convert<{CUDA_NAMES[dtype]}>(value[{place}])"
+    for number, lane in enumerate(s.order):
+        text = f"value[{number}]" if wide is dtype else f"weft::convert<{CUDA_NAMES[dtype]}>(value[{number}])"
         writer.write(lane_of(s.outputs[0], lane), text, depth + 1)
     writer.emit(depth, "}")

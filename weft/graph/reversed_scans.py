@@ -17,6 +17,7 @@ def find_reversed_scans(fusion: Fusion) -> None:
     """Let a scan begin at the last element instead of reversing what it reads and what it gives, in place. Casts and other ops of one tensor may be between.
 
     Before: y = flip(scan(flip(x))).   After: y = scan(x), with the attribute `reverse`.
+    Positions count from the reversed end, so a scan that gives them stays.
     """
     for expr in fusion.tensor_exprs():
         if isinstance(expr, ScanOp) and not expr.attributes.get("positions"):

@@ -17,7 +17,7 @@ from .blocks import sample_index
 from .indexing import Indexer, linear_element, place_along
 from .kernel_ir import Access
 from .phased_partials import partial_index
-from .lookups import inside_source, lookup_index, listed_index, scattered_index, with_known_divisors
+from .lookups import inside_source, listed_index, lookup_index, scattered_index, with_known_divisors
 from .loops import LoopGroup
 from .state import LANE_TYPES, BuildState, stage_offset
 from .tiles import swizzled

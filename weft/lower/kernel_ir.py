@@ -320,9 +320,8 @@ class Scan(Op):
 
     thread_type: the threads along the scan; those that follow each other are `stride` apart, of `threads` in a block. guards: for each element of a thread,
     whether it is inside the row. repeated: whether each of `elements` is the same in all rows of a thread; () if none is. is_reversed: the last element is
-    the first that is folded. carry: the variable that holds the
-    scan of the pieces before; the loop over the pieces is serial, and is the only enclosing loop. workspace: shared memory. Where several blocks share a row,
-    each folds its pieces first (`share_scans`).
+    the first that is folded. carry: the variable that holds the scan of the pieces before; the loop over the pieces is serial, and is the only enclosing loop.
+    workspace: shared memory. Where several blocks share a row, each folds its pieces first (`share_scans`).
     """
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = (*Op.EXPRESSIONS, "guards")
@@ -340,17 +339,17 @@ class Scan(Op):
 
     @property
     def order(self) -> list[int]:
-        """The lanes of a thread, in the order in which they are folded: neighbours one behind the other, in each the rows."""
+        """The elements of a thread (lanes of its vector), in the order in which they are folded: all rows of one neighbour, then those of the next."""
         neighbours = range(self.group_elems)
         return [n * self.rows + row for n in (reversed(neighbours) if self.is_reversed else neighbours) for row in range(self.rows)]
 
     @property
-    def elements(self) -> "list[Access | Sym]":
+    def elements(self) -> list[Access | Sym]:
         """What is folded: one operand, or those that a state is lifted from."""
         return self.operands[: len(self.expr.tensor_inputs)]
 
     @property
-    def start(self) -> "Access | Sym | None":
+    def start(self) -> Access | Sym | None:
         """The start value, if there is one."""
         return self.operands[-1] if len(self.operands) > len(self.elements) else None
 

@@ -21,9 +21,9 @@ from ..ir.values import TensorView
 from .access import op_predicate
 from .contracts import lowering_pass
 from .grid_sync import all_blocks_meet
-from .lanes import buffer_strides, lane_stride
 from .kernel_ir import Access, Allocate, Block, Buffer, Kernel, Let, Loop, Move, Nest, Op, Scan, Statement, WorkBuffer, copied, walk
 from .kernel_sync import HandOverTotal, ScanFold, TakeTotals
+from .lanes import buffer_strides, lane_stride
 from .state import BuildState
 
 
@@ -66,7 +66,7 @@ def build_scan(state: BuildState, expr: ScanOp, fields: dict[str, Any], lanes: l
     blocks, of_rows = shared[0].extent if shared else None, counts[-1] if rows else 1
     scan = Scan(**fields, thread_type=threads[0].parallel, group_elems=math.prod(counts) // of_rows, rows=of_rows, guards=guards, blocks=blocks)
     scan.is_reversed = bool(expr.attributes.get("reverse"))
-    if rows:  # what lacks their axis, such as the positions along columns, is the same in all of a thread's
+    if rows:  # an operand that lacks their axis, such as the positions along columns, is the same in all rows of a thread
         strides = [buffer_strides(place.buffer) if isinstance(place, Access) else {} for place in scan.elements]
         scan.repeated = tuple(lane_stride(output.get_loop_domain()[lanes[-1]], of, state.maps, state.table) is None for of in strides)
     return scan

@@ -207,7 +207,7 @@ def _check_weights(arg: TensorView, listed: TensorView, weights: TensorView) -> 
         remedy = "cast them to the type of arg" if arg.dtype().is_float else "cast arg to Float, or multiply it before"
         raise BadIndex(op="bag_sum", reason=f"arg has type {arg.dtype()} and weights {weights.dtype()}", remedy=remedy)
     places, count = (logical_axes(t)[0].logical_extent for t in (listed, weights))
-    if places.is_const and count.is_const and str(places) != str(count):
+    if places.is_const and count.is_const and places.value != count.value:
         raise BadIndex(op="bag_sum", reason=f"there are {places} places and {count} weights", remedy="give a weight for each place")
 
 

@@ -57,14 +57,14 @@ def scan_with_positions(fusion: Fusion, op: str, kind: str, arg: TensorView, dim
     arg, dim = _scanned(fusion, op, kind, arg, dim)
     axes = logical_axes(arg)
     if axes[dim].is_broadcast():
-        return copy(fusion, arg), zeros_like(fusion, arg)  # type: ignore[return-value]
+        return copy(fusion, arg), _first_positions(fusion, arg)  # type: ignore[return-value]
     values, positions = (fusion.new_tensor([fusion.copy_axis(a) for a in axes], dtype) for dtype in (arg.dtype(), DataType.Int))
     fusion.register(ScanOp([arg], [values, positions], op=op, dim=dim, kind=kind, positions=True))
     return values, positions
 
 
-def zeros_like(fusion: Fusion, arg: TensorView) -> TensorView:
-    """Return positions 0 in the shape of arg."""
+def _first_positions(fusion: Fusion, arg: TensorView) -> TensorView:
+    """Return position 0 for each element of arg."""
     out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(arg)], DataType.Int)
     fusion.register(FullOp([constant(fusion, 0, DataType.Int)], [out], op="full"))
     return out

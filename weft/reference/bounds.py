@@ -363,8 +363,8 @@ def _scan(m: _BoundedMachine, node: Expr) -> Any:
         bound, x = _sum(bound, 2 * roundoff * _size(x)), x.abs()
     if bound is None:
         return own
-    fold = lambda t: torch_ops.run("scan", [t], {"dim": dim, "kind": kind})[0]  # noqa: E731
-    moved = torch.stack([_apart(fold(shifted), fold(x)) for shifted in _shifted(x, bound)]).amax(0)
+    found, *shifted = (torch_ops.run("scan", [t], {"dim": dim, "kind": kind})[0] for t in (x, *_shifted(x, bound)))
+    moved = torch.stack([_apart(t, found) for t in shifted]).amax(0)
     return _sum(moved + _least(node.outputs[0].dtype()) if kind == "prod" and roundoff else moved, own)  # type: ignore[attr-defined]
 
 
@@ -372,8 +372,8 @@ def _running_extrema(x: torch.Tensor, bound: torch.Tensor | None, kind: str, dim
     """Of the values, and of their positions: those behind an element that is not exact may be anywhere, because it may be equal to another one."""
     if bound is None or not x.numel() or not x.dim():
         return None, None
-    fold = lambda t: torch_ops.run("scan", [t], {"dim": dim, "kind": kind})[0]  # noqa: E731
-    moved = torch.stack([_apart(fold(shifted), fold(x)) for shifted in _shifted(x, bound)]).amax(0)
+    found, *shifted = (torch_ops.run("scan", [t], {"dim": dim, "kind": kind})[0] for t in (x, *_shifted(x, bound)))
+    moved = torch.stack([_apart(t, found) for t in shifted]).amax(0)
     return moved, torch.where(bound.expand(x.shape).cummax(dim).values > 0, float(x.shape[dim]), 0.0)
 
 

@@ -27,13 +27,13 @@ def translate_scans(fusion: Fusion) -> None:
     """
     for expr in fusion.tensor_exprs():
         if isinstance(expr, ScanOp) and expr.attributes.get("positions"):
-            _translate(fusion, expr)
+            _translate_extrema(fusion, expr)
         elif isinstance(expr, ScanOp) and expr.attributes["kind"] == "logsumexp":
             _translate_logs(fusion, expr)
 
 
-def _translate(fusion: Fusion, expr: ScanOp) -> None:
-    x, (values, positions) = expr.elements[0], expr.tensor_outputs
+def _translate_extrema(fusion: Fusion, expr: ScanOp) -> None:
+    (x,), (values, positions) = expr.elements, expr.tensor_outputs
     for tensor in (values, positions):
         require_not_inlined(tensor, "translate the scan of")
     kind, dim = expr.attributes["kind"], expr.attributes["dim"]
@@ -42,31 +42,36 @@ def _translate(fusion: Fusion, expr: ScanOp) -> None:
         fusion.register(ScanOp([x], [values], op=expr.op_name, dim=dim, kind=kind))
         return
     fields = {name: t for name, t in (("value", values), ("index", positions)) if t.uses() or t.is_fusion_output}
-    scan_state(fusion, RUNNING_POSITIONS[kind], [cast(fusion, x, wide_type(x.dtype())), _places(fusion, x, dim)], dim, fields)
+    _scan_state(fusion, RUNNING_POSITIONS[kind], [cast(fusion, x, _wide_type(x.dtype())), _places(fusion, x, dim)], dim, fields)
 
 
 def _translate_logs(fusion: Fusion, expr: ScanOp) -> None:
-    x, (result,), wide = expr.elements[0], expr.tensor_outputs, wide_type(expr.elements[0].dtype())
+    (x,), (result,) = expr.elements, expr.tensor_outputs
+    wide = _wide_type(x.dtype())
     require_not_inlined(result, "translate the scan of")
     fusion.remove(expr)
     start = [] if expr.start is None else [cast(fusion, expr.start, wide)]
     is_reversed = bool(expr.attributes.get("reverse"))
-    scan_state(fusion, RUNNING_LOGSUMEXP, [cast(fusion, x, wide)], expr.attributes["dim"], {"log": result}, start, is_reversed)
+    _scan_state(fusion, RUNNING_LOGSUMEXP, [cast(fusion, x, wide)], expr.attributes["dim"], {"log": result}, start, is_reversed)
 
 
-def wide_type(dtype: DataType) -> DataType:
+def _wide_type(dtype: DataType) -> DataType:
     """Return the type of a value in a state: registers have at least 32 bits."""
     if dtype.is_reduced_float:
         return DataType.Float
     return DataType.Int32 if dtype.bits < DataType.Int32.bits else dtype
 
 
-def scan_state(
+def _scan_state(
     fusion: Fusion, monoid: StateMonoid, operands: Sequence[Val], dim: int, fields: Mapping[str, TensorView], start: Sequence[Val] = (),
     is_reversed: bool = False,
 ) -> None:  # fmt: skip
-    """Make `fields` (name -> tensor without a definition) those of a scan of the operands, tensors of one shape, with a monoid of several fields. A field may
-    be of another type than its tensor."""
+    """Define the tensors of `fields` (name of a field -> its tensor) by a scan of the operands with a monoid of several fields; a cast follows where a field is
+    of another type than its tensor.
+
+    operands: tensors of one shape, what a state is lifted from. start: what the state before the first element is lifted from, none for the identity.
+    Before: the tensors have no definition.   After: state = scan(operands), and each is `KIND.FIELD` of it, cast to its type.
+    """
     first = operands[0]
     assert isinstance(first, TensorView)
     kind = monoid.state(first.dtype())
@@ -89,4 +94,4 @@ def _places(fusion: Fusion, x: TensorView, dim: int) -> TensorView:
     return broadcast(fusion, row, [d != dim for d in range(x.ndim)])
 
 
-__all__ = ["scan_state", "translate_scans", "wide_type"]
+__all__ = ["translate_scans"]
