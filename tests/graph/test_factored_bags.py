@@ -1,4 +1,5 @@
-"""Rows that are multiplied by a number before they are summed in bags: the sums are multiplied instead, and the product is not stored."""
+"""Rows that are multiplied by a number before they are summed in bags: the sums are multiplied instead, and the product is not stored. Rows of any axis are read
+where they lie."""
 
 from __future__ import annotations
 
@@ -80,3 +81,32 @@ def test_what_is_no_product_with_a_number_is_stored(make: Callable[[Any, Any], A
     assert count == 2
     torch.testing.assert_close(found[[0, 2]].double(), want[[0, 2]], rtol=1e-5, atol=1e-5, equal_nan=True)
     assert not found[1].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("factor", [1, 3], ids=["as they are", "multiplied"])
+def test_weighted_rows_of_a_later_axis(dtype: torch.dtype, factor: int) -> None:
+    """Weights belong to places of the order, whatever axis of the memory the rows lie along."""
+    x, weights = torch.randn(3, 6, 7).to(dtype), torch.randn(7).to(dtype)
+    given = [torch.tensor([0, 4, 4]), torch.tensor([4, 4, 7]), torch.tensor([5, 1, 1, 0, 2, 5, 3]), weights]
+    with FusionDefinition() as fd:
+        rows, *read = (fd.from_pytorch(t) for t in (x, *given))
+        rows = fd.ops.permute(rows, [1, 2, 0])
+        if factor != 1:
+            rows = fd.ops.mul(rows, float(factor))
+            rows = fd.ops.cast(rows, dtype=NARROW[dtype]) if dtype in NARROW else rows
+        fd.add_output(fd.ops.bag_sum(rows, *read))
+    with poisoned_outputs(), options(check="races"):
+        (out,) = fd.execute([x, *given])
+    terms = factor * x.double().permute(1, 2, 0)[given[2]] * weights.double()[:, None, None]
+    unit = 2.0**-52 if dtype is torch.float64 else 2.0**-23
+    assert len(fd.fec.kernel_runtimes) == 1
+    for found, own in zip(out.double(), (terms[:4], terms[:0], terms[4:])):
+        assert ((found - own.sum(0)).abs() <= 6 * unit * own.abs().sum(0)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+def test_integers_of_a_later_axis(dtype: torch.dtype) -> None:
+    x = torch.randint(-50, 50, (5, 6, 8), dtype=dtype)
+    out, kernels = scaled(x, lambda ops, t: ops.permute(t, [1, 2, 0]))
+    assert kernels == 1 and torch.equal(out, sums(x.permute(1, 2, 0)))

@@ -37,7 +37,7 @@ def _flip_above(scan: ScanOp) -> tuple[Expr, TensorView] | None:
     while True:
         value = reader.tensor_inputs[0]
         made = value.definition()
-        if is_flip(made, scan.attributes["dim"]):
+        if _is_flip(made, scan.attributes["dim"]):
             return reader, value
         if made is None or not _is_between(made) or value.is_fusion_output or len(value.uses()) > 1:
             return None
@@ -48,7 +48,7 @@ def _flip_below(scan: ScanOp) -> tuple[TensorView, LookupOp] | None:
     """Return the only reversal of a scan's result, and the tensor that it reverses."""
     value: TensorView = scan.tensor_outputs[0]
     while not value.is_fusion_output and len(uses := value.uses()) == 1:
-        if isinstance(uses[0], LookupOp) and uses[0].source is value and is_flip(uses[0], scan.attributes["dim"]):
+        if isinstance(uses[0], LookupOp) and uses[0].source is value and _is_flip(uses[0], scan.attributes["dim"]):
             return value, uses[0]
         if not _is_between(uses[0]):
             return None
@@ -61,7 +61,7 @@ def _is_between(expr: Expr) -> bool:
     return isinstance(expr, (PointwiseOp, LoadStoreOp)) and len(expr.tensor_inputs) == 1 and not expr.tensor_outputs[0].has_root()
 
 
-def is_flip(expr: Expr | None, dim: int) -> bool:
+def _is_flip(expr: Expr | None, dim: int) -> bool:
     """True for a lookup of all elements along `dim`, from the last one to the first, and of others at their own positions."""
     if not isinstance(expr, LookupOp) or isinstance(expr, BagOp) or expr.is_masked:
         return False
@@ -88,4 +88,4 @@ def _counted(value: object) -> Expr | None:
     return None
 
 
-__all__ = ["is_flip", "find_reversed_scans"]
+__all__ = ["find_reversed_scans"]
