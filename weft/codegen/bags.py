@@ -26,9 +26,8 @@ def sum_bag(writer: Any, s: Op, expr: BagOp, depth: int) -> None:
     writer.blocks["lookup"] = None
     target, first, end = s.outputs[0], s.operands[1], s.operands[2]
     assert isinstance(first, Access) and isinstance(end, Access)
-    index, bag = writer.scalars.index_ctype, expr.bag
-    lengths = [_extent(expr.tensor_inputs[n]) for n in bag.listed] + [_extent(expr.source, expr.bag_axis)] * (bag.order is None)
-    length = writer.scalars.index(functools.reduce(minimum, lengths))
+    index = writer.scalars.index_ctype
+    length = writer.scalars.index(functools.reduce(minimum, (_extent(expr.tensor_inputs[n], axis) for n, axis in expr.counted_axes)))
     limits = [f"weft::bag_limit<{index}>({writer.read(place, place.buffer.dtype)}, {length})" for place in (first, end)]
     sums = [target] if s.vector_elems == 1 else [lane_of(target, lane) for lane in range(s.vector_elems)]
     writer.emit(depth, "{")
@@ -48,7 +47,7 @@ def sum_bag(writer: Any, s: Op, expr: BagOp, depth: int) -> None:
     writer.emit(depth, "}")
 
 
-def _extent(tensor: TensorView, axis: int = 0) -> Sym:
+def _extent(tensor: TensorView, axis: int) -> Sym:
     return no_reductions(tensor.get_logical_domain())[axis].logical_extent
 
 

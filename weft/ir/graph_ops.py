@@ -124,6 +124,12 @@ class BagOp(LookupOp):
         """The axis of the source that is summed."""
         return next(n for n, place in enumerate(self.positions) if isinstance(place, InBag))
 
+    @property
+    def counted_axes(self) -> list[tuple[int, int]]:
+        """The axes that k is a position along, as (input, axis): of order and weights, and of the source if there is no order."""
+        own = [(0, self.bag_axis)] if self.bag.order is None else []
+        return [*((n, 0) for n in self.bag.listed), *own]
+
 
 def position_syms(expr: Expr) -> list[Sym]:
     """Return the scalars in the positions of a lookup: values that the expression depends on although they are not its inputs."""

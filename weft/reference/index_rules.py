@@ -50,9 +50,10 @@ def look_up(
 def _bag_sums(node: BagOp, source: torch.Tensor, indices: dict[int, torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
     """Return the sum of the rows of each bag, in the wide type of the source."""
     bag, places = node.bag, node.positions
-    source = source.permute(node.bag_axis, *sorted((n for n, p in enumerate(places) if isinstance(p, Along)), key=lambda n: places[n].axis))  # type: ignore[union-attr]
+    kept = {place.axis: n for n, place in enumerate(places) if isinstance(place, Along)}  # axis of the result -> of the source
+    source = source.permute(node.bag_axis, *(kept[axis] for axis in sorted(kept)))
     extent = source.shape[0]
-    length = min([indices[n].numel() for n in bag.listed] + [extent] * (bag.order is None))
+    length = min(indices[n].numel() if n else extent for n, _ in node.counted_axes)
     first, end = (indices[n].flatten().to(torch.int64).expand(shape[0]).clamp(0, length) for n in (bag.operand, bag.end))
     counts = (end - first).clamp_min(0)
     owner = torch.repeat_interleave(torch.arange(shape[0], device=source.device), counts)
