@@ -87,7 +87,7 @@ class ScanParams:
 class ScanAnalysis:
     """Loops of a fusion of scans along one of them, `along`. reference: the output that has all loops. neighbour_bits: of the widest type that decides how many
     neighbours of a row a thread has; positions, of 64 bits in memory, are stored in several accesses. column_elems: the most elements of a thread in one
-    piece of its columns; a state takes the registers of several."""
+    piece of its columns; a state takes the registers of several. is_wide: an element has more than 32 bits, or a state more than 64."""
 
     def __init__(self, fusion: Fusion, axes: LoopAxes, reference: TensorView, along: int, scans: Sequence[TensorView]) -> None:
         self.axes, self.reference, self.along = axes, reference, along
@@ -168,7 +168,8 @@ class Scans(Scheduler):
             is_staged = 2 * limit < widest and row >= widest * WARP_THREADS
             vector = widest if is_staged else min(limit, widest)
             is_alone = not (analysis.is_shareable and is_shared(others, arch))
-            most_unroll = max(1, STAGED_ELEMS // (2 * vector if analysis.has_positions else vector)) if is_staged else ROW_UNROLL
+            staged_elems = STAGED_ELEMS // 2 if analysis.has_positions else STAGED_ELEMS  # a value and its position take the registers of two
+            most_unroll = max(1, staged_elems // vector) if is_staged else ROW_UNROLL
             threads = min(row_threads(others, arch) if is_alone else SHARED_ROW_THREADS, max(32, next_power_of_two(ceil_div(row, vector * most_unroll))))
             unroll = min(most_unroll, next_power_of_two(ceil_div(row, vector * threads)))
             is_ahead = row > vector * unroll * threads
