@@ -139,10 +139,11 @@ class CudaWriter:
 
     def loop(self, s: Loop, depth: int) -> None:
         """Write a loop with what is inside it: in a branch, if the compiler must not mix its iterations."""
-        index, extent = s.index.payload, self.scalars.index(s.extent)
+        index, start, extent = s.index.payload, self.scalars.index(s.start), self.scalars.index(s.extent)
+        steps = f"{extent} - 1; {index} >= {start}; --{index}" if s.descends else f"{start}; {index} < {extent}; ++{index}"
         with self.places.around(self, s, depth):
             self.emit(depth, "#pragma unroll" if s.unroll else "#pragma unroll 1")
-            self.emit(depth, f"for ({self.scalars.index_ctype} {index} = {self.scalars.index(s.start)}; {index} < {extent}; ++{index}) {{  // {s.label}")
+            self.emit(depth, f"for ({self.scalars.index_ctype} {index} = {steps}) {{  // {s.label}")
             if s.is_apart:
                 self.blocks["apart"] = None
                 self.emit(depth + 1, "if (weft::is_running()) {")

@@ -70,7 +70,7 @@ class Loop(Nest):
     """for index in [start, extent): body. `unroll`: the count is constant and the body indexes registers with it.
 
     is_unswitched: the nest from here on may be generated twice, with and without bounds checks (`unswitch_loops`); only such a loop may have one iteration.
-    is_apart: the compiler must not mix the iterations (`keep_iterations_apart`).
+    is_apart: the compiler must not mix the iterations (`keep_iterations_apart`). descends: the last index comes first.
     """
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = ("extent",)
@@ -83,6 +83,7 @@ class Loop(Nest):
     start: Sym = ZERO
     is_unswitched: bool = False
     is_apart: bool = False
+    descends: bool = False
 
     @property
     def is_once(self) -> bool:
