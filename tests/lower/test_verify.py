@@ -13,7 +13,7 @@ from weft.arch import arch_by_name
 from weft.check import kernels
 from weft.cli.demo import softmax
 from weft.compiler import compile_program, program_of_scheduled, propose
-from weft.expr import TRUE, add, const, less, mul, var
+from weft.expr import TRUE, add, const, less, mul, sub, substitute, var, variables
 from weft.ir.enums import LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from weft.lower import pipeline
 from weft.lower.block_sync import insert_block_syncs
@@ -125,6 +125,15 @@ def lengthen_a_loop(kernel: Kernel) -> None:
     loop.extent = add(loop.extent, 1)
 
 
+def backwards(kernel: Kernel) -> None:
+    """The loop reads its registers from the last one on."""
+    (loop, op), *_ = (
+        (loop, op) for loop in each(kernel, Loop, lambda s: s.extent.is_const) for op in walk(loop.body)
+        if isinstance(op, Op) and isinstance(op.operands[0], Access) and op.operands[0].buffer.memory is MemoryType.local and loop.index in variables(op.operands[0].index)
+    )  # fmt: skip
+    op.operands[0] = Access(op.operands[0].buffer, substitute(op.operands[0].index, {loop.index: sub(sub(loop.extent, 1), loop.index)}))
+
+
 def beyond_an_array(kernel: Kernel) -> None:
     op = next(s for s in each(kernel, Op) if isinstance(s.operands[0], Access) and s.operands[0].buffer.memory is MemoryType.local and s.vector_elems > 1)
     op.operands[0] = Access(op.operands[0].buffer, add(op.operands[0].index, op.operands[0].buffer.elems))
@@ -174,6 +183,7 @@ MISTAKES = {
     "an index of no loop": (rows_in_registers, begin_kernel, use_an_index_outside, "i999 is used where it is not defined"),
     "a loop longer than its index": (rows_in_registers, begin_kernel, lengthen_a_loop, "iterations, and its index stands for"),
     "an access behind an array": (rows_in_registers, begin_kernel, beyond_an_array, "is element"),
+    "registers from the last one on": (rows_in_registers, begin_kernel, backwards, "by a negative multiple of a loop's index"),
     "bounds left out": (rows_in_shared_memory, begin_kernel, drop_conditions, "is element"),
     "a barrier left out": (shared_by_threads, insert_block_syncs, lambda k: without(k, Sync), "no barrier stands between"),
     "a barrier that some threads miss": (rows_in_registers, group_predicates, barrier_under_a_condition, "stands under the condition"),

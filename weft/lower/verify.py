@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ..errors import InternalError
-from ..expr import ZERO, Number, Sym, evaluate_int, sub, variables
+from ..expr import ZERO, Number, Sym, evaluate_int, sub, terms, variables
 from ..ir.block_ops import BlockSampleOp
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType
 from ..ir.graph_ops import At, BagOp, LookupOp, ScatterStoreOp
@@ -55,9 +55,21 @@ def verify(kernel: Kernel, state: BuildState, after: str, given: frozenset[str])
             for feed in dict.fromkeys(state.feeds.values()):
                 _stages(kernel, feed)
         if "kernel head" in given:
+            _registers_go_up(kernel)
             check_bounds(kernel)
     except RuleBroken as found:
         raise BrokenKernel(after=after, kernel=kernel.name, reason=found) from None
+
+
+def _registers_go_up(kernel: Kernel) -> None:
+    """Check that no array in registers is indexed by a negative multiple of a loop's index: NVRTC 13.0 makes wrong code of `T[i * -4 + 7]` in an unrolled
+    loop, as if nothing had been written to these elements. Such a loop descends instead."""
+    loops = {s.index for s in walk(kernel.body) if isinstance(s, Loop) and not s.is_once}
+    for s in walk(kernel.body):
+        for place in (*s.outputs, *s.operands) if isinstance(s, Op) else ():
+            if isinstance(place, Access) and place.buffer.memory is MemoryType.local:
+                if any(coefficient < 0 and not loops.isdisjoint(factors) for factors, coefficient in terms(place.index).items()):
+                    raise RuleBroken(f"{place.buffer.name}[{place.index}], in registers, is indexed by a negative multiple of a loop's index")
 
 
 # ---------------------------------------------------------------- names
