@@ -12,6 +12,10 @@ from lookup_cases import TYPES, numbers
 
 from weft import DataType, FusionDefinition
 from weft.device.library import translation_unit
+from weft.lower import pipeline
+from weft.lower.contracts import lowering_pass
+from weft.lower.kernel_ir import Kernel, Scan, walk
+from weft.lower.verify import BrokenKernel
 from weft.options import options
 from weft.runtime.nvrtc import compile_cubin
 from weft.runtime.resources import disassemble, disassembler
@@ -77,6 +81,20 @@ def loads_of(fd: Any) -> int:
     (runtime,) = fd.fec.kernel_runtimes
     program = runtime.program
     return (disassemble(compile_cubin(translation_unit(program.text, program.blocks), program.name, "sm_90a").cubin) or "").count("LDG.E.128")
+
+
+def test_torch_runs_it_from_the_end_where_no_kernel_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    @lowering_pass()
+    def refused(kernel: Kernel, state: object) -> Kernel:
+        if any(isinstance(s, Scan) for s in walk(kernel.body)):
+            raise BrokenKernel(after="refused", kernel=kernel.name, reason="a test wants no kernel of a scan")
+        return kernel
+
+    monkeypatch.setattr(pipeline, "PIPELINE", (*pipeline.PIPELINE, refused))
+    x = numbers(7, 300)
+    with options(cache=False):
+        fd = check(lambda fd, t: flip(fd, fd.ops.cumsum(flip(fd, t, 1), 1), 1), x, back(x.double(), 1, lambda t: t.cumsum(1)), 1e-3)
+    assert "1 op of torch" in str(fd.fec)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("dim", [0, 1])

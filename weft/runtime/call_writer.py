@@ -6,6 +6,7 @@ Read first: `prepare_call`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -39,6 +40,10 @@ NO_ADDRESS = 1 << 20
 
 MOST_EARLY_BYTES = 4 << 20
 """Outputs of up to this size are allocated before the first kernel, so that launches are not delayed; larger ones may reuse memory that is freed later."""
+
+
+PASSED_ON = frozenset(("reverse",))
+"""Attributes that graph passes give to ops which torch may run. All others are those of the user's op, for the user's shapes."""
 
 
 class CallerFacts(Protocol):
@@ -318,7 +323,8 @@ class _CallWriter:
         expr = step.expr
         defined = self.caller.shared.tensors.get(expr.outputs[0].name)
         if defined is not None and type(defined.definition()) is type(expr):
-            expr = defined.definition()  # type: ignore[assignment]
+            expr = copy.copy(defined.definition())  # type: ignore[assignment]
+            expr.attributes = {**expr.attributes, **{name: value for name, value in step.expr.attributes.items() if name in PASSED_ON}}
         operands = []
         for tensor, wanted in zip(step.expr.tensor_inputs, expr.tensor_inputs):
             text, sizes = self._memory(tensor), layout_of(wanted, self.sizes.env).sizes
