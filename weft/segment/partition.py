@@ -41,6 +41,9 @@ SMALL = 100
 """With up to this many expressions the schedulers are first asked about one kernel for all; with more, only about the groups of the search."""
 MOST_TRIED = 600
 """Expressions of a rewritten definition up to which it is cut, too, and both are compared: the time of a search grows with their square."""
+WAYS: dict[Callable[[Fusion], "Fusion | None"], float] = {through_parts: 0.0, term_by_term: 1 / 16, reshapes_looked_up: 1 / 16}
+"""Rewritings that are compared by the bytes that their kernels move, each with the fraction of the bytes that it has to save: what is computed where it is read
+is computed more often. Counted: gradients of radial functions of pairs, 6 % fewer bytes, took 15 % more instructions in a kernel that they limit."""
 
 
 def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: str = "best") -> Plan:
@@ -49,11 +52,12 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
     Errors: NoScheduler for an expression that no scheduler takes alone.
     """
     found = _in_two_steps(fusion, takes, env, order)
-    for rewritten in (through_parts, term_by_term, reshapes_looked_up):
+    for rewritten, least_saved in WAYS.items():
         other = rewritten(fusion) if order == "best" and len(found.kernels) > 1 else None
         if other is not None and (rewritten is through_parts or len(other.tensor_exprs()) <= MOST_TRIED):
             plan = _make_plan(other, takes, env, order)
-            found = replace(min(found, plan, key=lambda plan: _bytes_moved(plan, env)), declined=(*found.declined, *plan.declined))
+            is_less = _bytes_moved(plan, env) < (1 - least_saved) * _bytes_moved(found, env)
+            found = replace(plan if is_less else found, declined=(*found.declined, *plan.declined))
     return found
 
 
