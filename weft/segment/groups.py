@@ -43,6 +43,14 @@ def bytes_in_memory(tensor: TensorView, env: Mapping[Sym, Number], memo: dict[Sy
     return math.prod([evaluate_int(e, env, memo) for e in extents]) * tensor.dtype().bits / 8
 
 
+def slots_of(expr: Expr, env: Mapping[Sym, Number], memo: dict[Sym, Number] | None = None) -> float:
+    """Return the issue slots that a pointwise expression or a reduction takes for all of its elements."""
+    cost, tensors = cost_of([expr], ()), [*expr.tensor_inputs, *expr.tensor_outputs]
+    sizes = [(bytes_in_memory(t, env, memo), t.dtype().bits) for t in tensors]
+    largest, bits = max(sizes, key=lambda size: size[0], default=(0.0, 8))
+    return (cost.instructions + MUFU_SLOTS * cost.mufu) * largest * 8 / bits
+
+
 def is_alone(expr: Expr) -> bool:
     """True for expressions that are a step by themselves: no kernel computes them."""
     return isinstance(expr, WITHOUT_KERNEL) and not isinstance(expr, (ScanOp, RollOp))
@@ -205,8 +213,7 @@ class Graph:
         total = 0.0
         for expr in exprs:
             if id(expr) not in self._slots:
-                cost, of = cost_of([expr], ()), max((*expr.tensor_inputs, *expr.tensor_outputs), key=self.bytes, default=None)
-                self._slots[id(expr)] = (cost.instructions + MUFU_SLOTS * cost.mufu) * (0.0 if of is None else self.elems(of))
+                self._slots[id(expr)] = slots_of(expr, self.env, self._memo)
             total += self._slots[id(expr)]
         return total
 

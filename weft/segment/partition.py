@@ -16,7 +16,7 @@ from ..analysis.connected import components
 from ..analysis.layouts import keep_memory_formats
 from ..compiler import NoScheduler, is_taken_at_some_sizes
 from ..errors import require
-from ..expr import Number, Sym
+from ..expr import Number, Sym, evaluate_int
 from ..graph.few_terms import term_by_term
 from ..graph.looked_up_reshapes import reshapes_looked_up
 from ..graph.nested_sums import in_two_steps
@@ -29,10 +29,10 @@ from ..schedulers.limits import LAUNCH_BYTES
 from .alike import join_alike, join_small_sums, tie
 from .extract import boundary, extract
 from .group import Group
-from .groups import Graph, bytes_in_memory, is_alone, is_barrier
+from .groups import Graph, bytes_in_memory, is_alone, is_barrier, slots_of
 from .narrow_edges import narrow_edges
 from .plan import KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_inputs
-from .search import join_states, repeat_short_chains, search
+from .search import INSTRUCTIONS_PER_BYTE, join_states, repeat_short_chains, search
 
 Takes = Callable[[Fusion], "dict[str, str] | None"]
 """Tells whether one kernel can compute a fusion: None, or why each scheduler declines."""
@@ -41,9 +41,6 @@ SMALL = 100
 """With up to this many expressions the schedulers are first asked about one kernel for all; with more, only about the groups of the search."""
 MOST_TRIED = 600
 """Expressions of a rewritten definition up to which it is cut, too, and both are compared: the time of a search grows with their square."""
-WAYS: dict[Callable[[Fusion], "Fusion | None"], float] = {through_parts: 0.0, term_by_term: 1 / 16, reshapes_looked_up: 1 / 16}
-"""Rewritings that are compared by the bytes that their kernels move, each with the fraction of the bytes that it has to save: what is computed where it is read
-is computed more often. Counted: gradients of radial functions of pairs, 6 % fewer bytes, took 15 % more instructions in a kernel that they limit."""
 
 
 def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: str = "best") -> Plan:
@@ -52,12 +49,11 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
     Errors: NoScheduler for an expression that no scheduler takes alone.
     """
     found = _in_two_steps(fusion, takes, env, order)
-    for rewritten, least_saved in WAYS.items():
+    for rewritten, cost in ((through_parts, _bytes_moved), (term_by_term, _longer), (reshapes_looked_up, _longer)):
         other = rewritten(fusion) if order == "best" and len(found.kernels) > 1 else None
         if other is not None and (rewritten is through_parts or len(other.tensor_exprs()) <= MOST_TRIED):
             plan = _make_plan(other, takes, env, order)
-            is_less = _bytes_moved(plan, env) < (1 - least_saved) * _bytes_moved(found, env)
-            found = replace(plan if is_less else found, declined=(*found.declined, *plan.declined))
+            found = replace(min(found, plan, key=lambda plan: cost(plan, env)), declined=(*found.declined, *plan.declined))
     return found
 
 
@@ -90,6 +86,17 @@ def _bytes_moved(plan: Plan, env: Mapping[Sym, Number]) -> float:
     """Return the bytes that the kernels of a plan read and write, launches included."""
     tensors = [t for step in plan.kernels for t in (*step.inputs, *step.outputs) if isinstance(t, TensorView)]
     return len(plan.kernels) * LAUNCH_BYTES + sum(bytes_in_memory(t, env) for t in tensors)
+
+
+def _longer(plan: Plan, env: Mapping[Sym, Number]) -> float:
+    """The same, where instructions of a kernel take longer than its bytes with the bytes that would move meanwhile."""
+    total = 0.0
+    for step in plan.kernels:
+        own = {**env, **{mine: evaluate_int(theirs, env) for mine, theirs in step.variables.items()}}
+        tensors = [t for t in (*step.inputs, *step.outputs) if isinstance(t, TensorView)]
+        moved = sum(bytes_in_memory(t, env) for t in tensors)
+        total += LAUNCH_BYTES + max(moved, sum(slots_of(e, own) for e in step.fusion.tensor_exprs()) / INSTRUCTIONS_PER_BYTE)
+    return total
 
 
 def _is_beside_rows(plan: Plan, name: int, parts: Collection[int]) -> bool:
