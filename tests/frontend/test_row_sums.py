@@ -172,8 +172,9 @@ def weighted_sums(x: Tensor, i: Tensor, w: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("function", "dtype"), [(messages, torch.float32), (messages, torch.float64), (messages, torch.bfloat16), (scattered_messages, torch.bfloat16)], ids=str
-)
+    ("function", "dtype"), [(messages, torch.float32), (messages, torch.float64), (messages, torch.bfloat16), (scattered_messages, torch.bfloat16)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)  # fmt: skip
 @pytest.mark.parametrize(("nodes", "edges", "row"), [(50, 90, (32,)), (7, 700, (37,)), (1, 5, (6, 6)), (30, 0, (32,)), (9, 1, (32, 1))], ids=str)
 def test_messages(function: Callable[..., Tensor], dtype: torch.dtype, nodes: int, edges: int, row: tuple[int, ...]) -> None:
     """Values and both gradients, and nothing of it by torch."""
