@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from fusion_check import poisoned_outputs
+from compared_images import compare
 from torch import Tensor
 
 from weft import DataType, FusionDefinition
@@ -52,17 +52,7 @@ FUNCTIONS: dict[Callable[[Tensor], Tensor], int] = {radial: 1, saturation: 1, tu
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("shape", [(33, 7, 3), (1, 1, 3), (5, 64, 3), (2, 0, 3)], ids=str)
 def test_values_and_gradients(function: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> None:
-    x = torch.rand(shape) + 0.1
-    ours, theirs = x.clone().requires_grad_(), x.double().requires_grad_()
-    with poisoned_outputs():
-        out = torch.compile(function, backend=backend, options={"emulate": True, "strict": True, "debug": True})(ours)
-        slope = torch.randn(out.shape)
-        out.backward(slope)
-    want = function(theirs)
-    want.backward(slope.double())
-    torch.testing.assert_close(out.double(), want, rtol=2e-5, atol=2e-6)
-    assert ours.grad is not None and theirs.grad is not None
-    torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-4, atol=2e-5)
+    compare(function, torch.rand(shape) + 0.1, rtol=2e-5, atol=2e-6, gradient_rtol=1e-4, gradient_atol=2e-5)
 
 
 @pytest.mark.usefixtures("fresh")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from fusion_check import poisoned_outputs
+from compared_images import compare
 from torch import Tensor
 
 from weft import DataType, FusionDefinition
@@ -47,17 +47,8 @@ FUNCTIONS: dict[Callable[[Tensor], Tensor], int] = {encoded: 3, turned_part: 13,
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("rows", [257, 1, 0])
 def test_values_and_gradients(function: Callable[[Tensor], Tensor], rows: int) -> None:
-    x = torch.rand(rows, FUNCTIONS[function]) + 0.1
-    ours, theirs = x.clone().requires_grad_(), x.double().requires_grad_()
-    with poisoned_outputs(), options(check="races"):
-        out = torch.compile(function, backend=backend, options={"emulate": True, "strict": True, "debug": True})(ours)
-        slope = torch.randn(out.shape)
-        out.backward(slope)
-    want = function(theirs)
-    want.backward(slope.double())
-    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=2e-6)
-    assert ours.grad is not None and theirs.grad is not None
-    torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-5, atol=2e-4)  # terms of up to 16 times the slope
+    with options(check="races"):
+        compare(function, torch.rand(rows, FUNCTIONS[function]) + 0.1, atol=2e-6, gradient_atol=2e-4)  # terms of up to 16 times the slope
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)

@@ -17,7 +17,7 @@ from torch.fx import Graph, Node
 
 from . import aten as _rules  # noqa: F401  (defines the op)
 from .rewrites import drop_unread, emit, equal_sizes
-from .summands import summand_of
+from .summands import from_the_start, summand_of
 
 aten = torch.ops.aten
 
@@ -173,7 +173,7 @@ def _place(made: Callable[..., Node], indices: list[Node], sizes: list[int]) -> 
     """Return the row of each position; negative ones count from the end."""
     place: Node | None = None
     for index, size in zip(indices, sizes):
-        own = made(aten.where.self, made(aten.lt.Scalar, index, 0), made(aten.add.Tensor, index, size), index)
+        own = from_the_start(made, index, size)
         place = own if place is None else made(aten.add.Tensor, made(aten.mul.Tensor, place, size), own)
     assert place is not None
     return place

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from .regions import shown_by
 from .rewrites import equal_sizes
 
 aten = torch.ops.aten
@@ -25,18 +26,18 @@ def summand_of(made: Make, values: Node, order: Node, rank: int) -> tuple[Node, 
 
     values: what is summed, with `rank` axes in front of those of a row. order: places along these axes, counted as if they were one.
     """
-    values, weights = _unchanged(values), None
+    values, weights = shown_by(values, _keeps_size), None
     product = _weighted(values, rank)
     if product is not None:
         values, of_places = _expanded(made, product[0], values), product[1]
         weights = made(aten.index.Tensor, made(aten.reshape.default, of_places, [-1]), [order])
     for axis in (n for n in range(rank, _value(values).dim()) if _value(values).stride()[n] == 0 and _value(values).shape[n] != 1):
         values = made(aten.slice.Tensor, values, axis, 0, 1)  # the elements of a row are one element
-    lookup = _looked_up(_unchanged(values), rank)
+    lookup = _looked_up(shown_by(values, _keeps_size), rank)
     if lookup is not None:
         table, index = lookup
         place = made(aten.reshape.default, index, [-1])
-        place = made(aten.where.self, made(aten.lt.Scalar, place, 0), made(aten.add.Tensor, place, _value(table).shape[0]), place)
+        place = from_the_start(made, place, _value(table).shape[0])
         return table, made(aten.index.Tensor, place, [order]), weights
     if _is_repeated(_value(values), rank):
         return *_once(made, values, order, rank), weights
@@ -45,15 +46,18 @@ def summand_of(made: Make, values: Node, order: Node, rank: int) -> tuple[Node, 
     return values, order, weights
 
 
+def from_the_start(made: Make, places: Node, size: int) -> Node:
+    """Return the places along an axis of `size` elements, of which negative ones count from the end."""
+    return made(aten.where.self, made(aten.lt.Scalar, places, 0), made(aten.add.Tensor, places, size), places)
+
+
 def _value(node: Node) -> Any:
     return node.meta["val"]
 
 
-def _unchanged(node: Node) -> Node:
-    """The tensor that an expand to its own size shows."""
-    while node.target is aten.expand.default and equal_sizes(_value(node).shape, _value(node.args[0]).shape):  # type: ignore[arg-type]
-        node = node.args[0]  # type: ignore[assignment]
-    return node
+def _keeps_size(node: Node) -> bool:
+    """True for an expand of a tensor to its own size."""
+    return node.target is aten.expand.default and equal_sizes(_value(node).shape, _value(node.args[0]).shape)  # type: ignore[arg-type]
 
 
 def _weighted(values: Node, rank: int) -> tuple[Node, Node] | None:
@@ -116,4 +120,4 @@ def _once(made: Make, values: Node, order: Node, rank: int) -> tuple[Node, Node]
     return values, made(aten.zeros_like.default, order) if place is None else place
 
 
-__all__ = ["summand_of"]
+__all__ = ["from_the_start", "summand_of"]

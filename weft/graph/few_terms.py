@@ -18,7 +18,7 @@ from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, Fixed, LookupOp, Position, ScanOp
 from ..ir.values import Expr, IterDomain, ReductionOp, TensorView
-from ..ops.build import broadcast, logical_axes, pointwise
+from ..ops.build import broadcast, is_plain_broadcast, logical_axes, pointwise
 from ..ops.factories import iota
 from .lookups import move_lookups_up
 
@@ -108,7 +108,7 @@ def _term(fusion: Fusion, source: TensorView, places: dict[int, int]) -> TensorV
             positions.append(Fixed(const(places[d])))
         else:
             at = kept.index(axis)
-            positions.append(Fixed(ZERO) if axis.is_broadcast() and axis.expanded_extent is None else Along(at))
+            positions.append(Fixed(ZERO) if is_plain_broadcast(axis) else Along(at))
     axes = [fusion.copy_axis(axis, IterType.broadcast if axis.is_broadcast() else IterType.iteration) for axis in kept]
     term = fusion.new_tensor(axes, source.dtype())
     fusion.register(LookupOp([source], [term], op="select", positions=tuple(positions), is_masked=False))

@@ -17,7 +17,7 @@ from .composites import composite, wide
 from .monoids import StateMonoid, define_monoid
 from .promotion import WrongDtype
 from .registry import torch
-from .states import no_text, no_value, same
+from .states import at_position, no_text, no_value, same
 
 TEXT = """
 template <class T> struct WithIndex { T value; int index; };  // index -1: nothing yet
@@ -35,15 +35,7 @@ template <bool Largest> struct FoldWithIndex {
 
 
 def _with_index(is_largest: bool) -> Any:
-    def reduce(operands: list[Any], dims: list[int], keepdim: bool) -> list[Any]:
-        x, index = torch.broadcast_tensors(*operands)
-        kept = [d for d in range(x.dim()) if d not in dims]
-        rows, places = (t.permute(*kept, *dims).reshape(*(t.shape[d] for d in kept), -1) for t in (x, index))
-        found = (torch.argmax if is_largest else torch.argmin)(rows, -1, keepdim=True)
-        results = [t.gather(-1, found).squeeze(-1) for t in (rows, places)]
-        return [t.reshape([1 if d in dims else x.shape[d] for d in range(x.dim())]) for t in results] if keepdim else results
-
-    return reduce
+    return at_position(lambda rows: (torch.argmax if is_largest else torch.argmin)(rows, -1, keepdim=True))
 
 
 MAX_INDEX, MIN_INDEX = (

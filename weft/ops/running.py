@@ -11,7 +11,7 @@ from typing import Any
 from ..dtypes import DataType
 from .monoids import StateMonoid, define_monoid
 from .registry import torch
-from .states import no_text, no_value, same
+from .states import at_position, no_text, no_value, same
 
 TEXT = """
 template <class T> struct ValueAt { T value; int index; };  // index -1: nothing yet
@@ -34,15 +34,7 @@ template <bool Largest> struct LastExtremum {
 
 
 def _last_extremum(is_largest: bool) -> Any:
-    def reduce(operands: list[Any], dims: list[int], keepdim: bool) -> list[Any]:
-        x, index = torch.broadcast_tensors(*operands)
-        kept = [d for d in range(x.dim()) if d not in dims]
-        rows, places = (t.permute(*kept, *dims).reshape(*(t.shape[d] for d in kept), -1) for t in (x, index))
-        found = (torch.cummax if is_largest else torch.cummin)(rows, -1)[1][..., -1:]
-        results = [t.gather(-1, found).squeeze(-1) for t in (rows, places)]
-        return [t.reshape([1 if d in dims else x.shape[d] for d in range(x.dim())]) for t in results] if keepdim else results
-
-    return reduce
+    return at_position(lambda rows: (torch.cummax if is_largest else torch.cummin)(rows, -1)[1][..., -1:])
 
 
 def _log_sum(operands: list[Any], dims: list[int], keepdim: bool) -> list[Any]:

@@ -5,6 +5,7 @@ Each is one record: what it folds, its fields with their types, its C++, and tor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..dtypes import DataType
@@ -25,6 +26,20 @@ def no_text(dtype: DataType) -> str:
 
 def no_value(dtype: DataType) -> Number:
     raise InternalError(f"a state of {dtype} is no number")
+
+
+def at_position(find: Callable[[Any], Any]) -> Callable[[list[Any], list[int], bool], list[Any]]:
+    """Return torch's fold of values and their positions, to those of one element. find: its place in each row, with the row's axis kept."""
+
+    def reduce(operands: list[Any], dims: list[int], keepdim: bool) -> list[Any]:
+        x, index = torch.broadcast_tensors(*operands)
+        kept = [d for d in range(x.dim()) if d not in dims]
+        rows, places = (t.permute(*kept, *dims).reshape(*(t.shape[d] for d in kept), -1) for t in (x, index))
+        found = find(rows)
+        results = [t.gather(-1, found).squeeze(-1) for t in (rows, places)]
+        return [t.reshape([1 if d in dims else x.shape[d] for d in range(x.dim())]) for t in results] if keepdim else results
+
+    return reduce
 
 
 def _max_sum(operands: list[Any], dims: list[int], keepdim: bool) -> list[Any]:
