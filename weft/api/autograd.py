@@ -17,6 +17,7 @@ from ..autograd.part import SizeOf
 from ..errors import Unsupported
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val, no_reductions
+from ..ops.build import is_plain_broadcast
 from ..ops.gradients import flows
 from ..options import options
 from ..runtime.arguments import flattened
@@ -317,8 +318,7 @@ def _form(value: Val, layout: tuple[Any, Any, Any] | None) -> Form:
     contiguity, order, expanded = layout
     said: list[bool | None] = []
     for flag, dim in zip(contiguity, order):
-        is_one = axes[dim].is_broadcast() and axes[dim].expanded_extent is None
-        said.append(None if is_one or dim in expanded else bool(flag))
+        said.append(None if is_plain_broadcast(axes[dim]) or dim in expanded else bool(flag))
     return Form(tuple(said), order, expanded)
 
 

@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..ir.enums import IterType, MemoryType
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, Expr, IterDomain, PointwiseOp, Scalar, SqueezeOp, TensorDomain, TensorView, Val, no_reductions
-from ..ops.build import cast, copy, logical_axes
+from ..ops.build import cast, copy, is_plain_broadcast, logical_axes
 from ..ops.calls import Calls
 from ..ops.gradients import filled, flows, gradients_of, own_gradients_of
 from ..ops.names import function_of  # noqa: F401  (loads the composites and their rules)
@@ -143,7 +143,7 @@ def plain_form(value: Val) -> Form:
     """The form of a contiguous gradient of an output."""
     assert isinstance(value, TensorView)
     axes = logical_axes(value)
-    is_one = [axis.is_broadcast() and axis.expanded_extent is None for axis in axes]
+    is_one = [is_plain_broadcast(axis) for axis in axes]
     return Form(tuple(None if one else True for one in is_one), tuple(range(len(axes))))
 
 
