@@ -24,11 +24,11 @@ struct e8m0 { unsigned char bits; };
 struct e2m1 { unsigned char bits; };       // the code is in the low four bits
 struct e2m1_pair { unsigned char bits; };  // a byte of memory: the first element is in the low four bits
 
-template <class T> struct NarrowFacts { static constexpr int bits = 0; };
-template <> struct NarrowFacts<e4m3> { static constexpr int bits = 8; };
-template <> struct NarrowFacts<e5m2> { static constexpr int bits = 8; };
-template <> struct NarrowFacts<e8m0> { static constexpr int bits = 8; };
-template <> struct NarrowFacts<e2m1> { static constexpr int bits = 4; };
+template <class T> struct IsNarrow { enum { value = false }; };
+template <> struct IsNarrow<e4m3> { enum { value = true }; };
+template <> struct IsNarrow<e5m2> { enum { value = true }; };
+template <> struct IsNarrow<e8m0> { enum { value = true }; };
+template <> struct IsNarrow<e2m1> { enum { value = true }; };
 template <class T> struct IsElement { static constexpr bool value = false; };
 #if defined(WEFT_CHECK_RACES) || !defined(WEFT_EMULATOR)
 template <class T> struct IsElement<Element<T>> { static constexpr bool value = true; };
@@ -54,67 +54,15 @@ WEFT_DEVICE float exact_fma(float a, float factor, float b) {
 #endif
 }
 
-// ---- arrays in registers ------------------------------------------------------------------------------------------
-
 #if !defined(WEFT_EMULATOR)
-template <class T> struct NarrowElement {
-  unsigned& word;
-  int shift;
-  static constexpr unsigned MASK = (1u << NarrowFacts<T>::bits) - 1;
-  __device__ __forceinline__ T read() const { return T{(unsigned char)(word >> shift & MASK)}; }
-  __device__ __forceinline__ operator T() const { return read(); }
-  __device__ __forceinline__ void operator=(T v) const { word = (word & ~(MASK << shift)) | (unsigned)v.bits << shift; }
-  __device__ __forceinline__ void operator=(const NarrowElement& other) const { *this = other.read(); }
-};
-template <class T> struct IsElement<NarrowElement<T>> { static constexpr bool value = true; };
-// 32 bits are the elements of one register.
-template <class T, int N> struct NarrowArray {
-  static constexpr int BITS = NarrowFacts<T>::bits, PER_WORD = 32 / BITS;
-  unsigned words[(N + PER_WORD - 1) / PER_WORD];
-  __device__ __forceinline__ NarrowElement<T> operator[](int i) { return NarrowElement<T>{words[i / PER_WORD], i % PER_WORD * BITS}; }
-  __device__ __forceinline__ T operator[](int i) const { return get(i); }
-  __device__ __forceinline__ T get(int i) const { return T{(unsigned char)(words[i / PER_WORD] >> i % PER_WORD * BITS & ((1u << BITS) - 1))}; }
-  __device__ __forceinline__ void fill(T v) {
-#pragma unroll
-    for (int i = 0; i < (N + PER_WORD - 1) / PER_WORD; i++) words[i] = v.bits * (BITS == 8 ? 0x01010101u : 0x11111111u);
-  }
-};
-template <int N> struct Array<e4m3, N> : NarrowArray<e4m3, N> {};
-template <int N> struct Array<e5m2, N> : NarrowArray<e5m2, N> {};
-template <int N> struct Array<e8m0, N> : NarrowArray<e8m0, N> {};
-template <int N> struct Array<e2m1, N> : NarrowArray<e2m1, N> {};
-
-// The words of elements first .. first + N - 1; `first` is a multiple of N.
-template <int N, class T, int M> WEFT_DEVICE void narrow_from_words(NarrowArray<T, M>& dst, int first, const unsigned* words) {
-  constexpr int BITS = NarrowFacts<T>::bits, PER_WORD = 32 / BITS;
-  if constexpr (N % PER_WORD == 0) {
-#pragma unroll
-    for (int i = 0; i < N / PER_WORD; i++) dst.words[first / PER_WORD + i] = words[i];
-  } else {
-    static_assert(N < PER_WORD, "a vector is a part of a word, or whole words");
-    constexpr unsigned MASK = (1u << N * BITS) - 1;
-    unsigned& word = dst.words[first / PER_WORD];
-    const int shift = first % PER_WORD * BITS;
-    word = (word & ~(MASK << shift)) | (words[0] & MASK) << shift;
-  }
-}
-template <int N, class T, int M> WEFT_DEVICE void words_from_narrow(unsigned* words, const NarrowArray<T, M>& src, int first) {
-  constexpr int BITS = NarrowFacts<T>::bits, PER_WORD = 32 / BITS;
-  if constexpr (N % PER_WORD == 0) {
-#pragma unroll
-    for (int i = 0; i < N / PER_WORD; i++) words[i] = src.words[first / PER_WORD + i];
-  } else {
-    words[0] = src.words[first / PER_WORD] >> first % PER_WORD * BITS & ((1u << N * BITS) - 1);
-  }
-}
-#define WEFT_NARROW_WORDS(T)                                                                                                                            \
-  template <int N, int M> WEFT_DEVICE void array_from_words(Array<T, M>& dst, int first, const unsigned* words) { narrow_from_words<N>(dst, first, words); } \
-  template <int N, int M> WEFT_DEVICE void words_from_array(unsigned* words, const Array<T, M>& src, int first) { words_from_narrow<N>(words, src, first); }
-WEFT_NARROW_WORDS(e4m3)
-WEFT_NARROW_WORDS(e5m2)
-WEFT_NARROW_WORDS(e8m0)
-WEFT_NARROW_WORDS(e2m1)
-#undef WEFT_NARROW_WORDS
+template <> struct Packing<e4m3> { enum { bits = 8 }; };
+template <> struct Packing<e5m2> { enum { bits = 8 }; };
+template <> struct Packing<e8m0> { enum { bits = 8 }; };
+template <> struct Packing<e2m1> { enum { bits = 4 }; };
+template <int N> struct Array<e4m3, N> : PackedArray<e4m3, N> {};
+template <int N> struct Array<e5m2, N> : PackedArray<e5m2, N> {};
+template <int N> struct Array<e8m0, N> : PackedArray<e8m0, N> {};
+template <int N> struct Array<e2m1, N> : PackedArray<e2m1, N> {};
 #endif
 
 // ---- accesses of packed elements ----------------------------------------------------------------------------------
@@ -452,7 +400,7 @@ WEFT_DEVICE float inverse_scale(e4m3 v) {
 template <class To, class From> WEFT_DEVICE To convert_narrow(From v) {
   if constexpr (IsElement<From>::value) return convert_narrow<To>(v.read());
   else if constexpr (SameType<To, From>::value) return v;
-  else if constexpr (NarrowFacts<From>::bits != 0) return convert<To>(decode_one(v));
+  else if constexpr (IsNarrow<From>::value) return convert<To>(decode_one(v));
   else return encode<To>(convert<float>(v));
 }
 
@@ -477,7 +425,7 @@ WEFT_DEVICE void convert_narrow_vector(Array<To, DstN>& dst, int dst_offset, con
 #pragma unroll
     for (int i = 0; i < N; i++) values[i] = convert<float>(src.get(src_offset + i));
     encode_e2m1_vector<N>(dst.words + dst_offset / 8, values);
-  } else if constexpr (NarrowFacts<To>::bits == 8 && N % 4 == 0 && (WEFT_HAS_FP8 && !SameType<To, e8m0>::value || WEFT_HAS_FP4 && SameType<To, e8m0>::value)) {
+  } else if constexpr (IsNarrow<To>::value && Packing<To>::bits == 8 && N % 4 == 0 && (WEFT_HAS_FP8 && !SameType<To, e8m0>::value || WEFT_HAS_FP4 && SameType<To, e8m0>::value)) {
 #pragma unroll
     for (int first = 0; first < N; first += 4) {
       unsigned half[2];
@@ -497,7 +445,7 @@ WEFT_DEVICE void convert_narrow_vector(Array<To, DstN>& dst, int dst_offset, con
   } else if constexpr (HasDecodePair<From>::value && N % 4 == 0) {
 #pragma unroll
     for (int i = 0; i < N; i += 2) {
-      constexpr int BITS = NarrowFacts<From>::bits, PER_WORD = 32 / BITS;
+      constexpr int BITS = Packing<From>::bits, PER_WORD = 32 / BITS;
       const unsigned halves = decode_pair(From{}, src.words[(src_offset + i) / PER_WORD] >> (src_offset + i) % PER_WORD * BITS);
       const f16 low{(unsigned short)halves}, high{(unsigned short)(halves >> 16)};
       if constexpr (SameType<To, f16>::value) {

@@ -99,58 +99,79 @@ template <int N, class T> WEFT_DEVICE void unpack_words(T* elements, const unsig
   }
 }
 
-// ---- arrays of 16-bit floats ----------------------------------------------------------------------------------------
+// ---- arrays of elements of less than 32 bits ------------------------------------------------------------------------
 
-// Two elements share a register: the array is made of words, and stays so across branches, where the compiler would otherwise give each element a
-// register of its own. An element is read and written through Element.
+// Bits of an element that shares a register with its neighbours; 0 if it has registers of its own.
+template <class T> struct Packing { enum { bits = 0 }; };
+template <> struct Packing<bf16> { enum { bits = 16 }; };
+template <> struct Packing<f16> { enum { bits = 16 }; };
+template <> struct Packing<bool> { enum { bits = 8 }; };
+template <class T> WEFT_DEVICE unsigned code_of(T v) { return v.bits; }
+WEFT_DEVICE unsigned code_of(bool v) { return v; }
+template <class T> WEFT_DEVICE void set_code(T& v, unsigned code) { v.bits = code; }
+WEFT_DEVICE void set_code(bool& v, unsigned code) { v = code & 1; }
+
+// The array is made of words, and stays so across branches, where the compiler would otherwise give each element a register of its own. An element is
+// read and written through Element.
 template <class T> struct Element {
   unsigned& word;
   int shift;
-  __device__ __forceinline__ T read() const { return bit_cast<T>((unsigned short)(word >> shift)); }
+  enum : unsigned { MASK = (1u << Packing<T>::bits) - 1 };
+  __device__ __forceinline__ T read() const {
+    T v;
+    set_code(v, word >> shift & MASK);
+    return v;
+  }
   __device__ __forceinline__ operator T() const { return read(); }
-  __device__ __forceinline__ void operator=(T v) const { word = (word & (0xffff0000u >> shift)) | (unsigned)v.bits << shift; }
+  __device__ __forceinline__ void operator=(T v) const { word = (word & ~(MASK << shift)) | code_of(v) << shift; }
   __device__ __forceinline__ void operator=(const Element& other) const { *this = other.read(); }
 };
 template <class T, int N> struct PackedArray {
-  unsigned words[(N + 1) / 2];
-  __device__ __forceinline__ Element<T> operator[](int i) { return Element<T>{words[i / 2], i % 2 * 16}; }
+  enum { BITS = Packing<T>::bits, PER_WORD = 32 / BITS, WORDS = (N + PER_WORD - 1) / PER_WORD };
+  unsigned words[WORDS];
+  __device__ __forceinline__ Element<T> operator[](int i) { return Element<T>{words[i / PER_WORD], i % PER_WORD * BITS}; }
   __device__ __forceinline__ T operator[](int i) const { return get(i); }
-  __device__ __forceinline__ T get(int i) const { return bit_cast<T>((unsigned short)(words[i / 2] >> i % 2 * 16)); }
+  __device__ __forceinline__ T get(int i) const {
+    T v;
+    set_code(v, words[i / PER_WORD] >> i % PER_WORD * BITS & Element<T>::MASK);
+    return v;
+  }
   __device__ __forceinline__ void fill(T v) {
 #pragma unroll
-    for (int i = 0; i < (N + 1) / 2; i++) words[i] = v.bits * 0x10001u;
+    for (int i = 0; i < WORDS; i++) words[i] = code_of(v) * (0xffffffffu / Element<T>::MASK);
   }
 };
 template <int N> struct Array<bf16, N> : PackedArray<bf16, N> {};
 template <int N> struct Array<f16, N> : PackedArray<f16, N> {};
+template <int N> struct Array<bool, N> : PackedArray<bool, N> {};
 
 // The words of elements first .. first + N - 1, from and to an array. `first` is a multiple of N.
 template <int N, class T, int M> WEFT_DEVICE void array_from_words(Array<T, M>& dst, int first, const unsigned* words) {
-  unpack_words<N>(dst.target(first, N), words);
+  constexpr int BITS = Packing<T>::bits;
+  if constexpr (BITS == 0) {
+    unpack_words<N>(dst.target(first, N), words);
+  } else if constexpr (N * BITS % 32 == 0) {
+#pragma unroll
+    for (int i = 0; i < N * BITS / 32; i++) dst.words[first * BITS / 32 + i] = words[i];
+  } else {
+    static_assert(N * BITS < 32, "a vector is a part of a word, or whole words");
+    constexpr unsigned MASK = (1u << N * BITS) - 1;
+    unsigned& word = dst.words[first * BITS / 32];
+    const int shift = first * BITS % 32;
+    word = (word & ~(MASK << shift)) | (words[0] & MASK) << shift;
+  }
 }
 template <int N, class T, int M> WEFT_DEVICE void words_from_array(unsigned* words, const Array<T, M>& src, int first) {
-  pack_words<N>(words, src.source(first, N));
-}
-template <int N, class T, int M> WEFT_DEVICE void packed_from_words(PackedArray<T, M>& dst, int first, const unsigned* words) {
-  if constexpr (N % 2) {
-    dst[first] = bit_cast<T>((unsigned short)words[0]);
-  } else {
+  constexpr int BITS = Packing<T>::bits;
+  if constexpr (BITS == 0) {
+    pack_words<N>(words, src.source(first, N));
+  } else if constexpr (N * BITS % 32 == 0) {
 #pragma unroll
-    for (int i = 0; i < N / 2; i++) dst.words[first / 2 + i] = words[i];
+    for (int i = 0; i < N * BITS / 32; i++) words[i] = src.words[first * BITS / 32 + i];
+  } else {
+    words[0] = src.words[first * BITS / 32] >> first * BITS % 32 & ((1u << N * BITS) - 1);
   }
 }
-template <int N, class T, int M> WEFT_DEVICE void words_from_packed(unsigned* words, const PackedArray<T, M>& src, int first) {
-  if constexpr (N % 2) {
-    words[0] = src.get(first).bits;
-  } else {
-#pragma unroll
-    for (int i = 0; i < N / 2; i++) words[i] = src.words[first / 2 + i];
-  }
-}
-template <int N, int M> WEFT_DEVICE void array_from_words(Array<bf16, M>& dst, int first, const unsigned* words) { packed_from_words<N>(dst, first, words); }
-template <int N, int M> WEFT_DEVICE void array_from_words(Array<f16, M>& dst, int first, const unsigned* words) { packed_from_words<N>(dst, first, words); }
-template <int N, int M> WEFT_DEVICE void words_from_array(unsigned* words, const Array<bf16, M>& src, int first) { words_from_packed<N>(words, src, first); }
-template <int N, int M> WEFT_DEVICE void words_from_array(unsigned* words, const Array<f16, M>& src, int first) { words_from_packed<N>(words, src, first); }
 
 // ---- global memory ------------------------------------------------------------------------------------------------
 
