@@ -111,7 +111,7 @@ class _Places:
         first = self.warps[:, None, None] * in_warp + np.arange(WARP_THREADS)[None, :, None] * elems + np.arange(elems)
         self.indices, left = dict[int, np.ndarray](), np.minimum(first, total - 1)
         for n in reversed(order):
-            self.indices[n], left = left % extents[n], left // extents[n]
+            self.indices[n], left = left % max(1, extents[n]), left // max(1, extents[n])  # a call without elements looks up nothing
         self._known: dict[Val, Any] = {}
 
     def of(self, lookup: LookupOp) -> np.ndarray:

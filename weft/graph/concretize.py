@@ -16,9 +16,10 @@ from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, BagOp, CatOp, Fixed, LookupOp, ReshapeOp, ScanOp
 from ..ir.values import (
-    BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorDomain, TensorView,
+    BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorDomain, TensorView,
     WelfordOp, no_reductions,
 )  # fmt: skip
+from ..ops.lookups import check_place, fixed_places
 from ..ops.monoids import MONOIDS, StateMonoid
 from ..ops.build import ExtentMismatch, cast, constant, is_plain_broadcast, logical_axes, pointwise
 from ..ops.reductions import monoid_of, repeated
@@ -46,10 +47,14 @@ class SliceOutside(UserError):
 
 
 def is_open(fusion: Fusion) -> bool:
-    """True if sizes of a call decide something: an axis is open, or a reshape has symbolic sizes."""
-    return any(axis.is_open() for t in fusion.tensors() for axis in t.get_logical_domain()) or any(
-        isinstance(e, ReshapeOp) and not e.outputs[0].has_root() for e in fusion.tensor_exprs()  # type: ignore[attr-defined]
-    )
+    """True if sizes of a call decide something: an axis is open, a reshape has symbolic sizes, or a size that a scalar gives may be negative."""
+    if any(axis.is_open() for t in fusion.tensors() for axis in t.get_logical_domain()):
+        return True
+    if any(isinstance(e, ReshapeOp) and not e.tensor_outputs[0].has_root() for e in fusion.tensor_exprs()):
+        return True
+    scalars = {value.sym for value in fusion.inputs() if isinstance(value, Scalar)}
+    expanded = [axis.expanded_extent for e in fusion.tensor_exprs() if isinstance(e, ExpandOp) for axis in e.tensor_outputs[0].get_logical_domain()]
+    return any(extent is not None and not scalars.isdisjoint(variables(extent)) for extent in expanded)
 
 
 def settle_as_iteration(fusion: Fusion) -> None:
@@ -336,12 +341,19 @@ def _welford(fusion: Fusion, expr: WelfordOp, questions: Questions) -> None:
 def _lookup(fusion: Fusion, expr: LookupOp, questions: Questions) -> None:
     if expr.op_name == "slice" and not expr.is_masked:
         _check_inside(expr, questions)
+    elif expr.op_name == "select":
+        _check_place(expr, questions)
     out = expr.tensor_outputs[0]
     for position, axis in enumerate(out.get_logical_domain()):
         number = questions.number(axis.logical_extent)
         if number is not None and number < 0:
             raise NegativeResult(op=expr.op_name, extent=number, axis=position, tensor=expr.source)
     _by_extents(fusion, expr, questions)
+
+
+def _check_place(expr: LookupOp, questions: Questions) -> None:
+    for dim, position, size in fixed_places(expr):
+        check_place(expr, dim, questions.number(position), questions.number(size))
 
 
 def _check_inside(expr: LookupOp, questions: Questions) -> None:

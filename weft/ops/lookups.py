@@ -6,7 +6,7 @@ tensors; only `select`, whose index is a scalar, counts from the end. Read first
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from .. import expr
 from ..dtypes import DataType
@@ -29,6 +29,12 @@ class BadIndex(UserError):
     code = "W390"
     what = "{op}: {reason}"
     fix = "{remedy}"
+
+
+class SelectOutside(UserError):
+    code = "W378"
+    what = "select: index {index} is out of range for axis {axis} of {tensor}, which has {size} elements in this call"
+    fix = "use an index between {least} and {most}"
 
 
 def add_lookup(
@@ -138,6 +144,19 @@ def select(fusion: Fusion, arg: TensorView, index: Sym, dim: int) -> TensorView:
     place = wrapped(index, extent)
     positions: list[Position] = [Fixed(place) if d == dim else Along(d - (d > dim)) for d in range(arg.ndim)]
     return add_lookup(fusion, "select", arg, [own_axis(fusion, a) for a in kept], positions)
+
+
+def fixed_places(expr: LookupOp) -> Iterator[tuple[int, Sym, Sym]]:
+    """Yield (axis, position, extent) of each axis of which a scalar chooses one element."""
+    for dim, (place, axis) in enumerate(zip(expr.positions, logical_axes(expr.source))):
+        if isinstance(place, Fixed):
+            yield dim, place.position, axis.logical_extent
+
+
+def check_place(expr: LookupOp, dim: int, at: int | None, size: int | None) -> None:
+    """Refuse an element that an axis does not have. Errors: SelectOutside."""
+    if size is not None and at is not None and not 0 <= at < size:
+        raise SelectOutside(index=at - size if at < 0 else at, axis=dim, tensor=expr.source, size=size, least=-size, most=size - 1)
 
 
 def wrapped(index: Sym, extent: Sym) -> Sym:

@@ -7,6 +7,7 @@ Read first: `prepare_call`.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from ..errors import InternalError
 from ..expr import Number, Sym, const, evaluate, evaluate_int, product, substitute, variables
 from ..ir.graph_ops import ScatterStoreOp
 from ..ir.values import Scalar, TensorView, Val, no_reductions
+from ..ops.lookups import check_place
 from ..options import current
 from ..lower.program import Need, RandomParam, ScalarParam, TensorMapParam, TensorParam, WorkParam
 from . import bounds, engines, gradient_check, host_scalars, philox_state, warm_path, work_memory
@@ -182,6 +184,7 @@ class _CallWriter:
         parts.constants.update(constants)
         self._allocation, self._addresses = text, [f"p{self.outputs.alias[n]}" if ok else f"o{n}.data_ptr()" for n, ok in enumerate(in_place)]
         self.plans, self._scratches, self._edges = [], 0, EdgeMemory()
+        self._check_places(parts)
         self._write_steps(parts, in_place)
         self._share_work(parts)
         parts.after += self._copies_back(parts, in_place)
@@ -189,6 +192,19 @@ class _CallWriter:
         if self.engine.device is not None:
             parts.constants.update(stream=engines.stream_reader(self.engine.device), device=self.engine.device)
         return warm_path.write_run(parts)
+
+    def _check_places(self, parts: warm_path.RunParts) -> None:
+        """Write the check of each element that a scalar chooses which is no part of the signature."""
+        env, shared = self.sizes.bound.env, self.caller.shared
+        for number, (lookup, dim, position, size) in enumerate(shared.chosen_places):
+            varying = {v: text for v, text in self._varying_inputs(zip(self.inputs, self.inputs)).items() if v in variables(position)}
+            if not varying:
+                continue
+            fixed = {v: const(env[v], v.dtype) for v in variables(position) if v not in varying}
+            place = host_scalars.expression(substitute(position, fixed), varying, parts.constants, f"place{number}")
+            parts.constants[f"outside{number}"] = functools.partial(check_place, lookup, dim)
+            length = evaluate_int(size, env)
+            parts.allocations.append(f"if not 0 <= (at := {place}) < {length}: outside{number}(at, {length})")
 
     def _result(self, buffer: int, in_place: Sequence[bool]) -> str:
         """The variable of a computed output."""

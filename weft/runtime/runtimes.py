@@ -35,10 +35,11 @@ from ..graph.questions import Questions
 from ..graph.scatters import has_scatters
 from ..graph.single_elements import InnerSizes
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import ScatterStoreOp
+from ..ir.graph_ops import LookupOp, ScatterStoreOp
 from ..ir.structure import known_key
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..lower.program import KernelProgram
+from ..ops.lookups import fixed_places
 from ..options import Options, current
 from ..segment.plan import KernelStep, Plan, ViewStep
 from . import tuned, zero_size
@@ -175,6 +176,9 @@ class SharedDefinition:
         self.inner_sizes = None if is_scheduled else InnerSizes(self.fusion)
         sized = {v for sym in self.extents for v in variables(sym)}
         self.shape_scalars = {i for i, v in enumerate(self.fusion.inputs()) if isinstance(v, Scalar) and v.sym in sized}
+        self.chosen_places = [
+            (e, *place) for e in self.fusion.tensor_exprs() if isinstance(e, LookupOp) for place in fixed_places(e) if not place[1].is_const
+        ]
         self._variants: OnceTable[Variant] = OnceTable()
         is_rewritten = has_views(self.fusion) or is_open(self.fusion) or has_few_largest(self.fusion)
         asks = not is_scheduled and is_rewritten and not all(sym.is_const for sym in self.extents)
