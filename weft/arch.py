@@ -87,7 +87,8 @@ class Latencies:
     """Latencies and rates of a chip, for `schedulers/cost`. launch_ns, cooperative_launch_ns: of an empty kernel, from event to event. block_launch_ns: least
     time between the starts of two blocks on a multiprocessor. dram_latency_ns, l2_latency_ns: from a load to its first use, without other load.
     bulk_latency_ns: additional latency of a bulk copy. l2_bytes_per_s: of all multiprocessors together. l1_latency_clocks, shuffle_latency_clocks,
-    shared_latency_clocks, arithmetic_latency_clocks: from issue to first use. barrier_clocks, barrier_warp_clocks: of a block barrier, and per warp of the
+    shared_latency_clocks, arithmetic_latency_clocks: from issue to first use. atomic_sectors_per_s: sectors of 32 bytes that all multiprocessors add to
+    atomically; atomic_repeat_ns: between two such additions to one element. barrier_clocks, barrier_warp_clocks: of a block barrier, and per warp of the
     block. cluster_barrier_clocks, cluster_block_clocks: the same for a cluster and its blocks. grid_meeting_ns, grid_block_ns: of a grid-wide barrier, and per
     block.
     """
@@ -109,6 +110,8 @@ class Latencies:
     cluster_block_clocks: float
     grid_meeting_ns: float
     grid_block_ns: float
+    atomic_sectors_per_s: float
+    atomic_repeat_ns: float
 
 
 HOPPER_LATENCIES = Latencies(  # measured on an H200 by bench/chip.py, driver 580, November 2026, but for what says otherwise
@@ -129,6 +132,10 @@ HOPPER_LATENCIES = Latencies(  # measured on an H200 by bench/chip.py, driver 58
     cluster_block_clocks=0.6,
     grid_meeting_ns=1280,
     grid_block_ns=1.1,
+    # of kernels that add floats one by one, read off times in docs/torch_compile.md (Inductor's): 64,000,000 additions to 100,000 rows in 136 us; 5,734, 8,192
+    # and 16,384 to one row in 53, 80 and 150 us, whatever its width. That vectors do no better is assumed
+    atomic_sectors_per_s=5.9e10,
+    atomic_repeat_ns=9.4,
 )
 H100_LATENCIES = replace(  # measured on an H100 SXM by bench/chip.py, driver 580, 2026-11-27: the middle one of three runs; others are as on the H200
     HOPPER_LATENCIES,
@@ -152,11 +159,14 @@ AMPERE_LATENCIES = replace(  # published figures; what nobody publishes is taken
     shared_latency_clocks=29,  # same source
     cluster_barrier_clocks=0,  # there are no clusters
     cluster_block_clocks=0,
+    atomic_sectors_per_s=3.4e10,  # an estimate: Hopper's, by multiprocessors and clocks
+    atomic_repeat_ns=13.2,  # an estimate: Hopper's, by clocks
 )
 BLACKWELL_LATENCIES = replace(  # published figures; what nobody publishes is taken to be as on Hopper
     HOPPER_LATENCIES,
     l2_latency_ns=150,  # chipsandcheese.com on the B200: within a partition
     l2_bytes_per_s=8.7e12,  # an estimate: Hopper's, by multiprocessors and clocks
+    atomic_sectors_per_s=6.6e10,  # the same
 )
 
 
@@ -204,6 +214,11 @@ class Arch:
     def has_tma(self) -> bool:
         """Bulk and tensor copies, mbarriers with transaction counts, clusters, setmaxnreg."""
         return self.compute_capability >= (9, 0)
+
+    @property
+    def atomic_vector_bits(self) -> int:
+        """Of the widest vector of floats that one instruction adds atomically to global memory: `red` has vectors from 9.0 on (PTX ISA 8.1)."""
+        return 128 if self.compute_capability >= (9, 0) else 32
 
     @property
     def roof_bytes_per_s(self) -> float:

@@ -242,6 +242,11 @@ class Options:
         "scatter and scatter_add return the same bits in every run: sums are added in a fixed order, and of equal positions the last one"
         " wins; torch.use_deterministic_algorithms has the same effect",
     )  # fmt: skip
+    row_sums: str = _setting(
+        _one_of("auto", "sort", "atomic"), "auto",
+        "how torch.compile adds rows that an index sends to the same row; auto: what is predicted to be faster; sort: behind a sort of the index,"
+        " the same bits in every run; atomic: by atomic additions, unless `deterministic` forbids them",
+    )  # fmt: skip
     device_line_info: bool = _setting(_switch, False, "put line numbers into the machine code, for profilers", changes_code=True)
     ptxas_verbose: bool = _setting(_switch, False, "print registers, shared memory and spills of every kernel that is compiled")
     fast_math: bool = _setting(_switch, False, "use approximate division, square root and exponentials, and flush denormals to zero", changes_code=True)
@@ -306,6 +311,12 @@ class Options:
 
 _FIELDS = {field.name: field for field in dataclasses.fields(Options)}
 _CODE_NAMES = tuple(name for name, field in _FIELDS.items() if field.metadata["changes_code"])
+
+
+def must_be_in_order() -> bool:
+    """True if equal calls must return equal bits, by the setting `deterministic` or by torch's own: atomic additions have no fixed order."""
+    torch = sys.modules.get("torch")
+    return current().deterministic or torch is not None and torch.are_deterministic_algorithms_enabled()
 
 
 def environment_name(name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..ir.graph_ops import ScatterStoreOp
 from ..ir.values import IterDomain, TensorView, no_reductions
 from .lookups import Piece, in_memory, lookup_of, lookup_run
 from .loop_axes import LoopAxes
@@ -28,6 +29,28 @@ def inner_run(tensor: TensorView, order: Sequence[int], axes: LoopAxes) -> tuple
 def own_run(tensor: TensorView, order: Sequence[int], axes: LoopAxes) -> tuple[tuple[int, Piece], ...]:
     """As `inner_run`, for a lookup's result in its own memory, where it is written."""
     return _run(_own_pieces(tensor), order, axes)
+
+
+def scattered_run(tensor: TensorView, order: Sequence[int], axes: LoopAxes) -> tuple[tuple[int, Piece], ...]:
+    """As `inner_run`, for what a scatter writes, in the memory that it writes to: along axes that are inside of the one that the index names, and along which
+    the index does not vary."""
+    store = tensor.definition()
+    assert isinstance(store, ScatterStoreOp)
+    domain, targets = store.memory.domain(), no_reductions(store.memory.get_logical_domain())
+    index, own = no_reductions(store.tensor_inputs[1].get_logical_domain()), tensor.get_logical_domain()
+    along = {targets[t]: d for d in range(len(own)) if (t := store.target_axis(d)) is not None}
+    pieces: list[Piece] = []
+    for axis, contiguous in zip(reversed(domain.maybe_allocation), reversed(domain.contiguity)):
+        if axis.is_broadcast():
+            continue
+        dim = along.get(axis)
+        if not contiguous or dim is None or own[dim].is_broadcast() or not index[dim].is_broadcast():
+            break
+        is_whole = own[dim].sym is axis.sym
+        pieces.append(Piece(own[dim], (own[dim].sym,) if is_whole else (own[dim].sym, axis.sym), is_whole))
+        if not is_whole:
+            break
+    return _run(pieces, order, axes)
 
 
 def _run(pieces: Sequence[Piece], order: Sequence[int], axes: LoopAxes) -> tuple[tuple[int, Piece], ...]:

@@ -12,6 +12,7 @@ from ..expr import Number, Sym, is_int, substitute
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, LookupOp, ScatterOp, ScatterStoreOp
 from ..ir.values import Expr, IterDomain, TensorView, no_reductions
+from ..ops.lookups import row_extents
 from .axes import AxisMaps
 
 
@@ -75,6 +76,10 @@ def _limits(fusion: Fusion) -> list[SizeEquality]:
         if isinstance(expr, LookupOp) and expr.op_name == "gather" and not expr.is_masked:
             at = [not isinstance(p, Along) or p != Along(d) for d, p in enumerate(expr.positions)]
             found += _limit(expr, expr.source, expr.tensor_outputs[0], at)
+        elif isinstance(expr, ScatterOp) and expr.has_rows:
+            found += [SizeEquality(a, b, "axes of rows that are scattered and of their target", expr) for a, b in row_extents(expr) if a is not b]
+        elif isinstance(expr, ScatterStoreOp) and "places" in expr.attributes:
+            continue  # its sizes were compared as those of the scatter
         elif isinstance(expr, (ScatterOp, ScatterStoreOp)):
             base, index, source = expr.inputs if isinstance(expr, ScatterOp) else (expr.memory, expr.inputs[1], None)
             assert isinstance(base, TensorView) and isinstance(index, TensorView)

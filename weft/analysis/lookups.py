@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..expr import ZERO, Sym, add, proves_le
 from ..ir.fusion import Fusion
 from ..ir.block_ops import BlockFoldOp, BlockSampleOp
-from ..ir.graph_ops import Along, At, CatOp, LookupOp
+from ..ir.graph_ops import Along, At, CatOp, LookupOp, ScatterStoreOp
 from ..ir.values import IterDomain, TensorView, no_reductions
 
 
@@ -48,9 +48,11 @@ def loads(fusion: Fusion) -> list[TensorView]:
 
 
 def in_memory(tensor: TensorView) -> TensorView:
-    """Return the tensor in memory behind a load: the source of a lookup, else the tensor itself."""
-    lookup = lookup_of(tensor)
-    return tensor if lookup is None else lookup.source
+    """Return the tensor in memory behind a load or a store: the source of a lookup, what a scatter writes to, else the tensor itself."""
+    definition = tensor.definition()
+    if isinstance(definition, ScatterStoreOp):
+        return definition.memory
+    return definition.source if isinstance(definition, LookupOp) else tensor
 
 
 def bad_source(fusion: Fusion) -> str:

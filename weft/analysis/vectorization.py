@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ..dtypes import DataType
 from ..expr import Sym, evaluate_int
 from ..ir.graph_ops import BagOp, ScatterStoreOp
 from ..ir.values import TensorView
-from .contiguity import inner_run, own_run, strided_positions
+from .contiguity import inner_run, own_run, scattered_run, strided_positions
 from .lookups import Piece, in_memory, lookup_of
 from .loop_axes import LoopAxes
 
@@ -36,6 +37,16 @@ def access_bits(tensor: TensorView) -> int:
     return min(tensor.dtype().bits, NARROWEST_TERM_BITS)
 
 
+def is_scattered(tensor: TensorView) -> bool:
+    return isinstance(tensor.definition(), ScatterStoreOp)
+
+
+def _is_added_in_vectors(tensor: TensorView) -> bool:
+    """True for floats that are added: atomic instructions on vectors have no other type of 32 bits (PTX ISA, red)."""
+    store = tensor.definition()
+    return store is not None and store.attributes["kind"] == "sum" and tensor.dtype() is DataType.Float
+
+
 NARROWEST_TERM_BITS = 16
 """Of the types whose bags are summed."""
 
@@ -51,12 +62,17 @@ class VectorLimits:
         self.axes, self.order = axes, tuple(order)
         self._runs: dict[TensorView, tuple[tuple[int, Piece], ...]] = {}
         for tensor in tensors:
-            run = () if isinstance(tensor.definition(), ScatterStoreOp) else inner_run(tensor, order, axes)
+            run = scattered_run(tensor, order, axes) if is_scattered(tensor) else inner_run(tensor, order, axes)
             if run and not tensor.is_cpu_scalar:
                 self._runs[tensor] = run
         self._strided = {t: strided_positions(t) for t in self._runs}
         self._stored = {t: own_run(t, order, axes) for t in self._runs if t.is_fusion_output and lookup_of(t) is not None}
-        self.phased = [t for t, run in self._runs.items() if len(run) == len(self.order) and lookup_of(t) is None]
+        self._scattered = [t for t in self._runs if is_scattered(t)]
+        self.phased = [t for t, run in self._runs.items() if len(run) == len(self.order) and self._is_at_own_place(t)]
+
+    @staticmethod
+    def _is_at_own_place(tensor: TensorView) -> bool:
+        return lookup_of(tensor) is None and not is_scattered(tensor)
 
     @property
     def vectorizable(self) -> list[TensorView]:
@@ -79,11 +95,15 @@ class VectorLimits:
         """Return the limits of one tensor."""
         return VectorLimits(self.axes, self.order, [tensor])
 
-    def limit_elems(self, position: int, env: Mapping[Sym, int], alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS) -> int:
+    def limit_elems(
+        self, position: int, env: Mapping[Sym, int], alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS, atomic_bits: int = 0
+    ) -> int:  # fmt: skip
         """Return the widest legal vector, a power of two of elements, if the loops from `position` on are merged; 1 if there are none.
 
         The vector fits `max_vector_bits` for the widest vectorizable type, divides each tensor's contiguous run (stopping at `position`), and keeps
         every access aligned. `alignment_bits`: per input name, the alignment of its first element; tensors that are not named are fully aligned.
+        `atomic_bits`: of the widest vector that one instruction adds atomically. Other rows that are scattered are written element by element, by neighbouring
+        threads: lanes of a warp then write to the same part of memory.
         """
         if position >= len(self.order) or not self._runs:
             return 1
@@ -97,6 +117,8 @@ class VectorLimits:
                 max(1, aligned // (bits if aligned >= MAX_VECTOR_BITS else memory.dtype().bits)),
                 largest_power_of_two_divisor(_run_elems(run, position, env)),
             )
+            if tensor in self._scattered:
+                limit = min(limit, max(1, (atomic_bits if _is_added_in_vectors(tensor) else 0) // bits))
             if tensor in self._stored:  # it has two places in memory: where it is looked up, and where it is written
                 limit = min(limit, largest_power_of_two_divisor(_run_elems(self._stored[tensor], position, env)))
             for index in self._strided[tensor]:
@@ -112,11 +134,11 @@ class VectorLimits:
 
     def shifted(self, position: int) -> list[TensorView]:
         """Return the tensors other than the phased ones that are contiguous along all loops from `position` on, so that every vector is inside."""
-        return [t for t, run in self._runs.items() if t not in self.phased and lookup_of(t) is None and len(run) >= len(self.order) - position]
+        return [t for t, run in self._runs.items() if t not in self.phased and self._is_at_own_place(t) and len(run) >= len(self.order) - position]
 
     def anywhere(self, position: int) -> list[TensorView]:
         """Return the tensors that are contiguous in memory along all loops from `position` on: vectors along these may begin at any of their elements."""
-        return [t for t, run in self._runs.items() if lookup_of(t) is None and len(run) >= len(self.order) - position]
+        return [t for t, run in self._runs.items() if self._is_at_own_place(t) and len(run) >= len(self.order) - position]
 
     def can_begin_anywhere(self, position: int, alignment_bits: Mapping[int, int]) -> bool:
         """True if all vectors from `position` on may begin anywhere, and this is faster: floats of 16 bits, two in a word."""
@@ -129,7 +151,7 @@ class VectorLimits:
         has a gap inside its rows, or packs several elements into a byte. A lookup that is written unchanged has two places in memory: rows of the source and of
         the result must begin at a vector.
         """
-        if any(t.dtype().is_packed for t in self._runs):
+        if self._scattered or any(t.dtype().is_packed for t in self._runs):
             return 1
         limit = max_vector_bits
         for tensor, run in self._runs.items():
@@ -152,7 +174,7 @@ class VectorLimits:
         row reads from their start (weights) are then read in words of 32 bits, and must begin at one. A tensor with a different row stride has other phases
         than the rest, and so has a rolled one, so there is no such vector.
         """
-        if not self.phased or any(self._strided.values()) or any(t.dtype().is_packed or t.domain().rolled for t in self._runs):
+        if not self.phased or self._scattered or any(self._strided.values()) or any(t.dtype().is_packed or t.domain().rolled for t in self._runs):
             return 1
         if any(alignment_bits.get(t.name, max_vector_bits) % SHIFTED_WORD_BITS for t in self.shifted(position)):
             return 1

@@ -48,5 +48,8 @@ def scan(expr: Expr, names: Names) -> str:
 
 def scatter(expr: Expr, names: Names) -> str:
     """Return the call of a scatter."""
+    if "places" in expr.attributes:
+        kind, skip = expr.attributes["kind"], expr.attributes.get("skips", False)
+        return f"scatter_rows({', '.join(map(names.of, expr.inputs))}, dim={expr.attributes['dim']}, kind={kind!r}, skip={skip})"
     name = "scatter_add" if expr.attributes["kind"] == "sum" else "scatter"
     return f"{name}({', '.join(map(names.of, expr.inputs))}, dim={expr.attributes['dim']})"

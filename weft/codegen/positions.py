@@ -92,17 +92,27 @@ def load_inside(writer: Any, s: Op, expr: LookupOp, depth: int) -> None:
 
 
 def scatter_store(writer: Any, s: Op, expr: ScatterStoreOp, depth: int) -> None:
-    """Write a value at the position that an index gives, unless that is out of range."""
+    """Write a value, or a vector, at the position that an index gives, unless that is out of range."""
     writer.blocks["scatter"] = None
     target, value, index = s.outputs[0], s.operands[0], s.operands[1]
-    assert isinstance(index, Access)
-    at, ctype = writer.read(index, index.buffer.dtype), writer.scalars.index_ctype
+    at, ctype = writer.read(index, expr.tensor_inputs[1].dtype()), writer.scalars.index_ctype
     extent = no_reductions(expr.memory.get_logical_domain())[expr.attributes["dim"]].logical_extent
-    writer.emit(depth, f"if (weft::is_position({at}, {writer.scalars.index(extent)})) {{")
+    test = "is_inside" if expr.attributes.get("skips") else "is_position"
+    writer.emit(depth, f"if (weft::{test}({at}, {writer.scalars.index(extent)})) {{")
     writer.emit(depth + 1, f"const {ctype} {scatter_variable(expr).payload} = ({ctype})({at});")
-    name = "scatter_add" if expr.attributes["kind"] == "sum" else "scatter_set"
-    writer.emit(depth + 1, f"weft::{name}({writer.address(target)}, {writer.read(value, target.buffer.dtype)});")
+    name = f"scatter_{SCATTERED[expr.attributes['kind']]}"
+    if s.vector_elems > 1:
+        assert isinstance(value, Access)
+        writer.require_alignment(target.buffer, s.vector_elems * target.buffer.dtype.bits // 8)
+        place = f"{value.buffer.name}, {writer.scalars.index(value.index)}"
+        writer.emit(depth + 1, f"weft::{name}_vector<{s.vector_elems}>({writer.address(target)}, {place});")
+    else:
+        writer.emit(depth + 1, f"weft::{name}({writer.address(target)}, {writer.read(value, target.buffer.dtype)});")
     writer.emit(depth, "}")
+
+
+SCATTERED = {"sum": "add", "max": "max", "min": "min", "set": "set"}
+"""By how values are combined: the functions of device/scatter.cuh."""
 
 
 def counted_text(writer: Any, s: Op) -> str | None:

@@ -325,6 +325,25 @@ WEFT_DEVICE unsigned atomic_add(unsigned* p, unsigned v) { return atomicAdd(p, v
 WEFT_DEVICE unsigned long long atomic_add(unsigned long long* p, unsigned long long v) { return atomicAdd(p, v); }
 WEFT_DEVICE float atomic_add(float* p, float v) { return atomicAdd(p, v); }
 WEFT_DEVICE double atomic_add(double* p, double v) { return atomicAdd(p, v); }
+#define WEFT_ATOMIC_EXTREMA(T)                                                  \
+  WEFT_DEVICE T atomic_max(T* p, T v) { return atomicMax(p, v); }               \
+  WEFT_DEVICE T atomic_min(T* p, T v) { return atomicMin(p, v); }
+WEFT_ATOMIC_EXTREMA(int)
+WEFT_ATOMIC_EXTREMA(unsigned)
+WEFT_ATOMIC_EXTREMA(long long)
+WEFT_ATOMIC_EXTREMA(unsigned long long)
+#undef WEFT_ATOMIC_EXTREMA
+// Adds N neighbouring elements at an address that is a multiple of the vector: one instruction from 9.0 on. Each element is added atomically, not the vector.
+template <int N, int M> WEFT_DEVICE void atomic_add_vector(float* p, const Array<float, M>& src, int src_offset) {
+  static_assert(N == 2 || N == 4, "vectors of 8 and 16 bytes");
+  const float* v = src.source(src_offset, N);
+#if __CUDA_ARCH__ >= 900
+  if constexpr (N == 4) asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
+  else asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(v[0]), "f"(v[1]) : "memory");
+#else
+  for (int i = 0; i < N; ++i) atomicAdd(p + i, v[i]);
+#endif
+}
 WEFT_DEVICE unsigned atomic_add_acquire_release(unsigned* p, unsigned v) {
   unsigned old;
   asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");

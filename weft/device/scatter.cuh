@@ -9,6 +9,9 @@ template <class T> WEFT_DEVICE bool is_position(T at, long long extent) {
   return false;
 }
 
+// The same for positions of which some are to be left out.
+template <class T> WEFT_DEVICE bool is_inside(T at, long long extent) { return (unsigned long long)(long long)at < (unsigned long long)extent; }
+
 // Of several values for one element the last one stays, in no order.
 template <class T> WEFT_DEVICE void scatter_set(T* p, same<T> v) {
 #if defined(WEFT_EMULATOR)
@@ -19,5 +22,29 @@ template <class T> WEFT_DEVICE void scatter_set(T* p, same<T> v) {
 }
 template <class T> WEFT_DEVICE void scatter_add(T* p, same<T> v) { atomic_add(p, v); }
 WEFT_DEVICE void scatter_add(long long* p, long long v) { atomic_add(reinterpret_cast<unsigned long long*>(p), (unsigned long long)v); }
+template <int N, int M> WEFT_DEVICE void scatter_add_vector(float* p, const Array<float, M>& src, int src_offset) { atomic_add_vector<N>(p, src, src_offset); }
+
+WEFT_DEVICE void scatter_max(int* p, int v) { atomic_max(p, v); }
+WEFT_DEVICE void scatter_min(int* p, int v) { atomic_min(p, v); }
+WEFT_DEVICE void scatter_max(long long* p, long long v) { atomic_max(p, v); }
+WEFT_DEVICE void scatter_min(long long* p, long long v) { atomic_min(p, v); }
+// The bits of floats are ordered like integers: without a sign as signed ones, with it in the other order as unsigned ones; and those without a sign come
+// before all others. A NaN stays: as a maximum without a sign, as a minimum with it. The memory has no other NaNs.
+#define WEFT_SCATTER_EXTREMA(T, Signed, Bits, SIGN, INFINITY_BITS)                               \
+  WEFT_DEVICE void scatter_max(T* p, T v) {                                                      \
+    const Bits bits = (Bits)to_bits(v);                                                          \
+    const bool is_nan = (bits & ~(SIGN)) > (INFINITY_BITS);                                      \
+    if (is_nan || !(bits & (SIGN))) atomic_max(reinterpret_cast<Signed*>(p), (Signed)(bits & ~(SIGN))); \
+    else atomic_min(reinterpret_cast<Bits*>(p), bits);                                           \
+  }                                                                                              \
+  WEFT_DEVICE void scatter_min(T* p, T v) {                                                      \
+    const Bits bits = (Bits)to_bits(v);                                                          \
+    const bool is_nan = (bits & ~(SIGN)) > (INFINITY_BITS);                                      \
+    if (is_nan || (bits & (SIGN))) atomic_max(reinterpret_cast<Bits*>(p), bits | (SIGN));        \
+    else atomic_min(reinterpret_cast<Signed*>(p), (Signed)bits);                                 \
+  }
+WEFT_SCATTER_EXTREMA(float, int, unsigned, 0x80000000u, 0x7f800000u)
+WEFT_SCATTER_EXTREMA(double, long long, unsigned long long, 0x8000000000000000ull, 0x7ff0000000000000ull)
+#undef WEFT_SCATTER_EXTREMA
 
 }  // namespace weft

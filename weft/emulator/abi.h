@@ -50,7 +50,10 @@ enum WeftAccess {
   WEFT_REMOTE = 8,       // shared memory of another block of the cluster
 };
 
-enum WeftAtomic { WEFT_ADD_I32, WEFT_ADD_U32, WEFT_ADD_U64, WEFT_ADD_F32, WEFT_ADD_F64 };
+enum WeftAtomic {
+  WEFT_ADD_I32, WEFT_ADD_U32, WEFT_ADD_U64, WEFT_ADD_F32, WEFT_ADD_F64,
+  WEFT_MAX_I32, WEFT_MAX_U32, WEFT_MAX_I64, WEFT_MAX_U64, WEFT_MIN_I32, WEFT_MIN_U32, WEFT_MIN_I64, WEFT_MIN_U64,
+};
 enum WeftShuffle { WEFT_SHUFFLE_XOR, WEFT_SHUFFLE_DOWN, WEFT_SHUFFLE_INDEX };
 
 // A tensor map as the emulator reads it. 128 bytes, like CUtensorMap; filled by weft.emulator.tensor_map.

@@ -243,6 +243,20 @@ WEFT_DEVICE unsigned atomic_add(unsigned* p, unsigned v, WEFT_LINE) { return (un
 WEFT_DEVICE weft_u64 atomic_add(weft_u64* p, weft_u64 v, WEFT_LINE) { return weft_emu_atomic(p, v, WEFT_ADD_U64, 0, line); }
 WEFT_DEVICE float atomic_add(float* p, float v, WEFT_LINE) { return from_bits<float>(weft_emu_atomic(p, to_bits(v), WEFT_ADD_F32, 0, line)); }
 WEFT_DEVICE double atomic_add(double* p, double v, WEFT_LINE) { return from_bits<double>(weft_emu_atomic(p, to_bits(v), WEFT_ADD_F64, 0, line)); }
+#define WEFT_ATOMIC_EXTREMA(T, S)                                                                                              \
+  WEFT_DEVICE T atomic_max(T* p, T v, WEFT_LINE) { return from_bits<T>(weft_emu_atomic(p, to_bits(v), WEFT_MAX_##S, 0, line)); } \
+  WEFT_DEVICE T atomic_min(T* p, T v, WEFT_LINE) { return from_bits<T>(weft_emu_atomic(p, to_bits(v), WEFT_MIN_##S, 0, line)); }
+WEFT_ATOMIC_EXTREMA(int, I32)
+WEFT_ATOMIC_EXTREMA(unsigned, U32)
+WEFT_ATOMIC_EXTREMA(long long, I64)
+WEFT_ATOMIC_EXTREMA(weft_u64, U64)
+#undef WEFT_ATOMIC_EXTREMA
+template <int N, int M> WEFT_DEVICE void atomic_add_vector(float* p, const Array<float, M>& src, int src_offset, WEFT_LINE) {
+  static_assert(N == 2 || N == 4, "vectors of 8 and 16 bytes");
+  check_access<N * sizeof(float), WEFT_WRITE | WEFT_STRONG>(p, line);  // of the whole vector, and its alignment
+  const float* v = src.source(src_offset, N, line);
+  for (int i = 0; i < N; ++i) atomic_add(p + i, v[i], line);
+}
 WEFT_DEVICE unsigned atomic_add_acquire_release(unsigned* p, unsigned v, WEFT_LINE) { return (unsigned)weft_emu_atomic(p, v, WEFT_ADD_U32, 1, line); }
 WEFT_DEVICE int atomic_add_acquire_release(int* p, int v, WEFT_LINE) { return from_bits<int>(weft_emu_atomic(p, to_bits(v), WEFT_ADD_I32, 1, line)); }
 WEFT_DEVICE void thread_fence(WEFT_LINE) { weft_emu_thread_fence(line); }

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
+from ..options import current, must_be_in_order
 from ..runtime import preload
 from ..runtime.collector import paused
 from .aten import RULES
@@ -78,8 +79,9 @@ def _compiler(*, kind: str, options: BackendOptions, graphs: CudaGraphs | None) 
 
 
 def _tag(options: BackendOptions, mode: str) -> str:
-    """What a cached graph depends on besides the program: weft's version, the options, and the sources of this folder, which make the graphs."""
-    return f"weft-{sys.modules['weft'].__version__}-{graph_version()}-{mode}-{sorted(dataclasses.asdict(options).items())}"
+    """What a cached graph depends on besides the program: weft's version, the options and settings, and the sources of this folder, which make the graphs."""
+    settings = current().row_sums, must_be_in_order(), current().chip if options.emulate else ""
+    return f"weft-{sys.modules['weft'].__version__}-{graph_version()}-{mode}-{settings}-{sorted(dataclasses.asdict(options).items())}"
 
 
 @functools.cache

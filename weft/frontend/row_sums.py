@@ -1,7 +1,8 @@
-"""Gradients of embeddings, and of rows taken by an index: the index is sorted by torch, and one kernel adds the rows of each sum.
+"""Gradients of embeddings, and of rows taken by an index: one kernel adds the rows of each sum, atomically or in the order of a sort of the index by torch.
 
-torch's own ops sort the index, too, and then add rows in kernels of their own. Here the addition is an op that regions contain
-(`weft.frontend.aten.row_sums`), so casts and sums behind it are part of its kernel. Read first: `sum_rows`.
+Owns which way is taken: the faster one by prediction (`row_sum_times.py`), or the sort where equal calls must return equal bits. torch's own ops sort the
+index, too, and then add rows in kernels of their own. Here both additions are ops that regions contain (`weft.frontend.aten.row_sums`), so that what makes the
+rows, or casts and sums behind them, are part of their kernels. Read first: `sum_rows`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from . import aten as _rules  # noqa: F401  (defines the op)
+from ..arch import Arch, arch_by_name, arch_of_device
+from ..options import current, must_be_in_order
+from .aten.row_sums import CHUNK, LONGEST
+from .aten.rules import Declined, hint
 from .rewrites import drop_unread, emit, equal_sizes
+from .row_sum_times import RowSumSizes, is_atomic_faster
 from .summands import from_the_start, summand_of
 
 aten = torch.ops.aten
@@ -24,27 +29,35 @@ aten = torch.ops.aten
 LONG = 2**16
 """Places from which on two passes of a sort take longer than two casts."""
 LEAST_BYTES = 64
-"""Of a row of `scatter_add`: torch adds single elements as atomics, without a sort."""
+"""Of a row of `scatter_add` that is worth a sort: torch adds single elements as atomics, without one."""
 
 
 @dataclass(frozen=True)
 class RowSums:
-    """Sums of rows into a tensor of zeros. values: the rows, whose first axes are those of the index. indices: one for each axis of the result that is named,
-    of `sizes` elements, all of one shape; `ahead` axes of the result are in front of these, and follow the index's axes in the values. padding: a place that
-    stays 0; -1: none."""
+    """Sums of rows into a tensor of zeros, or into `base`. values: the rows, with the axes of the index at the place of the axes of the result that it names.
+    indices: one for each of these, of `sizes` elements, all of one shape; `ahead` axes are in front of them. padding: a place that stays 0; -1: none.
+    is_sortable: a sort of the index may be worth its time; else atomic additions are, or torch's op."""
 
     values: Node
     indices: list[Node]
-    sizes: list[int]
+    sizes: list[Any]
     ahead: int = 0
     padding: int = -1
+    base: Node | None = None
+    is_sortable: bool = True
+
+    @property
+    def rank(self) -> int:
+        return int(self.indices[0].meta["val"].dim())
 
 
 def sum_rows(graph: Graph) -> None:
     """Rewrite, in place, gradients of tables, and sums into rows of zeros that an index names."""
     found = [(node, sums) for node in list(graph.nodes) if node.op == "call_function" and node.target in _SUMS and (sums := _SUMS[node.target](node))]
     for node, sums in found:
-        _rewrite(graph, node, sums)
+        is_atomic = _is_atomic(node, sums)
+        if is_atomic or sums.is_sortable:
+            _rewrite(graph, node, sums, _added if is_atomic else _sorted)
     if found:
         drop_unread(graph)  # products, and rows that an index takes from a table
 
@@ -60,7 +73,7 @@ def _of_table(node: Node) -> RowSums | None:
 def _of_index(node: Node) -> RowSums | None:
     """The same of `index_put` that adds to zeros, where the index names positions of neighbouring axes."""
     base, indices, values, accumulates = (*node.args, False)[:4]
-    if accumulates is not True or not _is_zero(base) or not isinstance(values, Node):
+    if accumulates is not True or not _may_be_base(base) or not isinstance(values, Node):
         return None
     ahead = next(n for n, i in enumerate(indices) if i is not None)  # type: ignore[arg-type]
     index: list[Any] = list(indices[ahead:])  # type: ignore[index, arg-type]
@@ -68,30 +81,40 @@ def _of_index(node: Node) -> RowSums | None:
         return None
     shape, value = base.meta["val"].shape, values.meta["val"]  # type: ignore[union-attr]
     sizes, rest = list(shape[ahead : ahead + len(index)]), shape[ahead + len(index) :]
+    index = _of_one_shape(index, node)
     places, rank = index[0].meta["val"].shape, index[0].meta["val"].dim()
     is_whole = all(equal_sizes(places, i.meta["val"].shape) for i in index) and equal_sizes(value.shape, (*shape[:ahead], *places, *rest))
     if not is_whole or not all(isinstance(n, int) for n in sizes) or math.prod(sizes) >= 2**31:
         return None
-    if ahead:
-        axes = [*range(ahead, ahead + rank), *range(ahead), *range(ahead + rank, value.dim())]
-        values = emit(node.graph, node, aten.permute.default, values, axes)
-    return RowSums(values, index, sizes, ahead) if _are_rows(values, rank) else None
+    return RowSums(values, index, sizes, ahead, **_into(base)) if _are_rows(values, rank, ahead) else None
+
+
+def _of_one_shape(indices: list[Node], at: Node) -> list[Node]:
+    """Return indices broadcast to each other, if their sizes are known."""
+    shapes = [tuple(i.meta["val"].shape) for i in indices]
+    if not all(isinstance(n, int) for shape in shapes for n in shape):
+        return indices
+    whole = list(torch.broadcast_shapes(*shapes))
+    return [i if list(shape) == whole else emit(at.graph, at, aten.expand.default, i, whole) for i, shape in zip(indices, shapes)]
 
 
 def _of_scatter(node: Node) -> RowSums | None:
-    """The same of `scatter_add` to zeros along the first axis, whose index is the same for all elements of a row: so messages are added in graph networks."""
+    """The same of `scatter_add` along the first axis, whose index is the same for all elements of a row: so messages are added in graph networks."""
     base, dim, index, values = node.args
-    if not _is_zero(base) or dim != 0 or not isinstance(index, Node) or not isinstance(values, Node) or index.target is not aten.expand.default:
+    if not _may_be_base(base) or dim != 0 or not isinstance(index, Node) or not isinstance(values, Node):
         return None
     places, value, shape = index.meta["val"], values.meta["val"], node.meta["val"].shape
-    is_row = value.dim() > 1 and all(s == 0 or n == 1 for n, s in zip(places.shape[1:], places.stride()[1:]))
+    is_row = value.dim() == 1 or index.target is aten.expand.default and all(s == 0 or n == 1 for n, s in zip(places.shape[1:], places.stride()[1:]))
     is_whole = is_row and equal_sizes(places.shape, value.shape) and equal_sizes(shape[1:], value.shape[1:])
-    if not is_whole or not isinstance(shape[0], int) or shape[0] >= 2**31 or not _are_rows(values, 1) or _row_bytes(value) < LEAST_BYTES:
+    if not is_whole or not isinstance(shape[0], int) or shape[0] >= 2**31 or not _are_rows(values, 1):
         return None
-    short = index.args[0]
+    short = index.args[0] if value.dim() > 1 else index
     for axis in reversed(range(1, short.meta["val"].dim())):  # type: ignore[union-attr]
         short = emit(node.graph, node, aten.select.int, short, axis, 0)
-    return RowSums(values, [short], [shape[0]]) if short.meta["val"].dim() == 1 else None  # type: ignore[union-attr, list-item]
+    if short.meta["val"].dim() != 1:  # type: ignore[union-attr]
+        return None
+    into = _into(base)
+    return RowSums(values, [short], [shape[0]], base=into["base"], is_sortable=into["is_sortable"] and value.dim() > 1 and _row_bytes(value) >= LEAST_BYTES)  # type: ignore[list-item]
 
 
 _SUMS: dict[Any, Callable[[Node], RowSums | None]] = {
@@ -104,6 +127,16 @@ def _row_bytes(value: Any) -> int:
     return math.prod(value.shape[1:]) * value.element_size()
 
 
+def _may_be_base(base: Any) -> bool:
+    """True for zeros, and for what this graph computes: rows are added to a graph's input where it lies (`weft.frontend.updates`)."""
+    return isinstance(base, Node) and base.op == "call_function"
+
+
+def _into(base: Any) -> dict[str, Any]:
+    """The fields of RowSums that say what is added to. Only sums alone are made behind a sort."""
+    return {"base": None, "is_sortable": True} if _is_zero(base) else {"base": base, "is_sortable": False}
+
+
 def _is_zero(base: Any) -> bool:
     if not isinstance(base, Node):
         return False
@@ -114,19 +147,52 @@ def _is_zero(base: Any) -> bool:
 _ZEROS = (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
 
 
-def _are_rows(values: Node, rank: int) -> bool:
+def _are_rows(values: Node, rank: int, ahead: int = 0) -> bool:
     """True for rows of a known number of elements."""
     value = values.meta["val"]
-    return rank > 0 and value.dtype in _TYPES and all(isinstance(n, int) for n in value.shape[rank:])
+    return rank > 0 and value.dtype in _TYPES and all(isinstance(n, int) for n in (*value.shape[:ahead], *value.shape[ahead + rank :]))
 
 
 _TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
 
 
-def _rewrite(graph: Graph, node: Node, sums: RowSums) -> None:
-    """Replace a node by a sort of the index and sums of rows in this order."""
-    indices, sizes, result = sums.indices, sums.sizes, node.meta["val"]
-    rank, rows = indices[0].meta["val"].dim(), math.prod(sizes)
+def _is_atomic(node: Node, sums: RowSums) -> bool:
+    """True if rows are to be added atomically."""
+    dtype, setting = node.meta["val"].dtype, current().row_sums
+    if setting == "sort" or dtype.is_floating_point and must_be_in_order():
+        return False
+    if setting == "atomic" or not sums.is_sortable:
+        return True
+    try:
+        sizes = sizes_of(node, sums)
+    except Declined:  # a size that depends on data
+        return False
+    return is_atomic_faster(sizes, _arch_of(node.meta["val"].device))
+
+
+def sizes_of(node: Node, sums: RowSums) -> RowSumSizes:
+    """Return what the time of sums depends on; open sizes as they were traced. Errors: Declined for a size that depends on data."""
+    result, value, first, rows = node.meta["val"], sums.values.meta["val"], sums.ahead + sums.rank, math.prod(sums.sizes)
+    shape = [hint(n) for n in value.shape]
+    places, run = math.prod(shape[sums.ahead : first]), math.prod(shape[first:])
+    read = math.prod(n for n, step in zip(shape, value.stride()) if step != 0) * value.element_size()
+    bits, levels, left = 8 * result.element_size(), 0, places
+    while left >= LONGEST:
+        left, levels = left // CHUNK, levels + 1
+    key, _ = _key_of(rows, places)
+    return RowSumSizes(
+        places, rows, math.prod(shape[: sums.ahead]) * run, run, read, bits, max(32, bits), levels, 8 * key.itemsize,
+        is_skewed=node.target is aten.embedding_dense_backward.default,
+    )  # fmt: skip
+
+
+def _arch_of(device: torch.device) -> Arch:
+    return arch_of_device(device.index or 0) if device.type == "cuda" else arch_by_name(current().chip)
+
+
+def _rewrite(graph: Graph, node: Node, sums: RowSums, way: Callable[[Callable[..., Node], Node, RowSums, Node], Node]) -> None:
+    """Replace a node by the sums that a way makes: of rows, for the place of each."""
+    result = node.meta["val"]
 
     def made(target: Any, *args: Any, **keywords: Any) -> Node:
         new = emit(graph, node, target, *args, **keywords)
@@ -134,7 +200,33 @@ def _rewrite(graph: Graph, node: Node, sums: RowSums) -> None:
             new.meta["partitioner_tag"] = "must_be_in_backward"
         return new
 
-    place = _place(made, indices, sizes)
+    out = way(made, node, sums, _place(made, sums.indices, sums.sizes))
+    if out.meta["val"].shape != result.shape:
+        out = made(aten.expand.default, out, list(result.shape))
+    node.replace_all_uses_with(out)
+    graph.erase_node(node)
+
+
+def _added(made: Callable[..., Node], node: Node, sums: RowSums, place: Node) -> Node:
+    """Return sums that are added atomically to what is there before: rows of the padding are left out, at a place outside."""
+    result, ahead, named = node.meta["val"], sums.ahead, len(sums.sizes)
+    rows, base = math.prod(sums.sizes), sums.base
+    if base is not None and named > 1:
+        base = made(aten.view.default, base, [*result.shape[:ahead], rows, *result.shape[ahead + named :]])
+    if sums.padding >= 0:
+        none = made(aten.full.default, [1] * sums.rank, -1, dtype=place.meta["val"].dtype, device=result.device)
+        place = made(aten.where.self, made(aten.ne.Scalar, place, sums.padding), place, none)
+    out = made(torch.ops.weft.added_rows.default, base, sums.values, place, ahead, rows, sums.padding >= 0)
+    return out if named == 1 else made(aten.view.default, out, list(result.shape))
+
+
+def _sorted(made: Callable[..., Node], node: Node, sums: RowSums, place: Node) -> Node:
+    """Return sums in the order of a sort of the index."""
+    indices, sizes, rank, result, values = sums.indices, sums.sizes, sums.rank, node.meta["val"], sums.values
+    rows = math.prod(sizes)
+    if sums.ahead:
+        first = sums.ahead + rank
+        values = made(aten.permute.default, values, [*range(sums.ahead, first), *range(sums.ahead), *range(first, values.meta["val"].dim())])
     if sums.padding >= 0:
         none = made(aten.full.default, [1] * rank, rows, dtype=place.meta["val"].dtype, device=result.device)
         place = made(aten.where.self, made(aten.ne.Scalar, place, sums.padding), place, none)
@@ -147,17 +239,14 @@ def _rewrite(graph: Graph, node: Node, sums: RowSums) -> None:
         keys, key = made(aten._to_copy.default, keys, dtype=torch.int32), torch.int32
     positions = made(aten.arange.start_step, least, least + rows + 1, 1, dtype=key, device=result.device)
     starts = made(aten.searchsorted.Tensor, keys, positions, out_int32=True)
-    values, order, weights = summand_of(made, sums.values, order, rank)
+    values, order, weights = summand_of(made, values, order, rank)
     out = made(torch.ops.weft.sorted_row_sums.default, values, order, keys, starts, weights)
     if len(sizes) > 1:
         out = made(aten.view.default, out, [*sizes, *out.meta["val"].shape[1:]])
     if sums.ahead:
         named, behind = len(sizes), len(sizes) + sums.ahead
         out = made(aten.permute.default, out, [*range(named, behind), *range(named), *range(behind, result.dim())])
-    if out.meta["val"].shape != result.shape:
-        out = made(aten.expand.default, out, list(result.shape))
-    node.replace_all_uses_with(out)
-    graph.erase_node(node)
+    return out
 
 
 def _key_of(rows: int, count: Any) -> tuple[torch.dtype, int]:

@@ -83,8 +83,18 @@ class Atoms:
                 self._freeze([logical_axes(expr.tensor_inputs[0])[expr.attributes["dim"]]])
             elif isinstance(expr, (BlockFoldOp, BlockSampleOp)):  # blocks are neighbours along one axis, which must not be cut
                 self._freeze(logical_axes(t)[-1] for t in (expr.tensor_inputs[0], expr.tensor_outputs[0]))
+            elif isinstance(expr, ScatterOp) and expr.has_rows:
+                self._join_rows(expr)
             elif isinstance(expr, ScatterOp):
                 self._freeze(a for t in (*expr.tensor_inputs, *expr.tensor_outputs) for a in logical_axes(t))
+
+    def _join_rows(self, expr: ScatterOp) -> None:
+        """Join the axes of a scatter of rows: only the axis that the index gives positions along must not be cut."""
+        base, index, source = map(logical_axes, expr.tensor_inputs)
+        for dim, axis in enumerate(source):
+            place = expr.target_axis(dim)
+            self._join_pairs([(axis, index[dim]), *([] if place is None else [(base[place], axis), (base[place], index[dim])])])
+        self._freeze([base[expr.attributes["dim"]]])
 
     def _freeze(self, axes: Iterable[IterDomain]) -> None:
         self._frozen.update(map(self._sets.find, axes))

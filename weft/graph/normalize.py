@@ -15,7 +15,7 @@ from ..expr import ZERO, Sym, floordiv, product
 from ..ir.block_ops import loop_sources
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import Along, BagOp, CatOp, Fixed, LookupOp, Position, ReshapeOp, RollOp, ScanOp, TorchOp
+from ..ir.graph_ops import Along, BagOp, CatOp, Fixed, LookupOp, Position, ReshapeOp, RollOp, ScanOp, ScatterOp, TorchOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, Roll, SqueezeOp, TensorView, UserAxes,
 )  # fmt: skip
@@ -321,7 +321,16 @@ def _scan(factoring: _Factoring, expr: ScanOp, before: Before) -> None:
     expr.attributes["dim"] = factoring.place(expr.tensor_outputs[0], expr.attributes["dim"])
 
 
+def _scatter(factoring: _Factoring, expr: ScatterOp, before: Before) -> None:
+    """A scatter of rows; the axes of others are not cut."""
+    if expr.has_rows:
+        base, index, source = expr.tensor_inputs
+        dim, places, counts = expr.attributes["dim"], expr.attributes["places"], factoring.counts[source]
+        factoring.widen(expr, index, counts)
+        expr.attributes.update(dim=factoring.place(base, dim), places=sum(counts[dim : dim + places]))
+
+
 _REWRITES: dict[type, Callable[[_Factoring, Any, Before], None]] = {
     PointwiseOp: _pointwise, ExpandOp: _pointwise, BroadcastOp: _broadcast, SqueezeOp: _squeeze, LookupOp: _lookup, BagOp: _lookup, CatOp: _cat, ScanOp: _scan,
-    TorchOp: _unchanged, ReductionOp: _reduction, RollOp: _roll,
+    TorchOp: _unchanged, ReductionOp: _reduction, RollOp: _roll, ScatterOp: _scatter,
 }  # fmt: skip

@@ -1,25 +1,28 @@
 """Scatters as kernels: the base is written to memory, values go into it at the positions of the index, and the result is what the memory holds then.
 
-Owns that rewriting, and which scatters stay with torch: those that have to give the same bits every time, and types without atomic additions.
-Read first: `scatter_in_kernels`.
+Owns that rewriting, and which scatters stay with torch: those whose bits would depend on an order that must be the same every time, products, and types without
+atomic additions. Read first: `scatter_in_kernels`.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..dtypes import DataType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ScatterOp, ScatterStoreOp, WrittenOp
-from ..ir.values import Expr, LoadStoreOp, PointwiseOp, Scalar, TensorView
-from ..ops.build import cast, logical_axes, own_axis
+from ..ir.values import Expr, FullOp, LoadStoreOp, PointwiseOp, Scalar, TensorView
+from ..ops.build import cast, logical_axes, own_axis, pointwise
 from ..ops.factories import full
 from ..ops.lookups import leading_part
-from ..ops.registry import torch
-from ..options import current
+from ..options import must_be_in_order
 from .questions import Questions
 
 ADDED = (DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16, DataType.Int, DataType.Int32)
 """Types of scattered sums; those of 16 bits are accumulated in Float."""
 WRITTEN = (*ADDED, DataType.Bool)
+TAKEN = {"sum": ADDED, "max": ADDED, "min": ADDED, "set": WRITTEN}
+"""By how values are combined: the types of the base."""
 
 
 def has_scatters(fusion: Fusion) -> bool:
@@ -27,20 +30,21 @@ def has_scatters(fusion: Fusion) -> bool:
     return any(map(_is_for_kernels, fusion.tensor_exprs()))
 
 
-def must_be_in_order() -> bool:
-    """True if equal calls must return equal bits: atomic additions have no fixed order."""
-    return current().deterministic or torch.are_deterministic_algorithms_enabled()
-
-
 def _is_for_kernels(expr: Expr) -> bool:
     if not isinstance(expr, ScatterOp):
         return False
     base, index, source = expr.inputs
     assert isinstance(base, TensorView) and isinstance(index, TensorView)
-    is_expanded = any(a.expanded_extent is not None for t in expr.tensor_inputs for a in logical_axes(t))
-    sides = zip(logical_axes(index), logical_axes(source)) if isinstance(source, TensorView) else ()
+    is_expanded = any(a.expanded_extent is not None for t in ((base,) if expr.has_rows else expr.tensor_inputs) for a in logical_axes(t))
+    sides = zip(logical_axes(index), logical_axes(source)) if isinstance(source, TensorView) and not expr.has_rows else ()
     is_plain = not is_expanded and all(a.is_broadcast() is b.is_broadcast() for a, b in sides)
-    return is_plain and base.dtype() in {"sum": ADDED, "set": WRITTEN}.get(expr.attributes["kind"], ())
+    return is_plain and base.dtype() in TAKEN.get(expr.attributes["kind"], ())
+
+
+def _has_order(expr: Expr) -> bool:
+    """True if the bits of the result depend on the order in which equal positions meet."""
+    kind, dtype = expr.attributes["kind"], expr.tensor_outputs[0].dtype()
+    return kind == "set" or kind == "sum" and dtype.is_float
 
 
 def scatter_in_kernels(fusion: Fusion, questions: Questions) -> None:
@@ -49,28 +53,39 @@ def scatter_in_kernels(fusion: Fusion, questions: Questions) -> None:
     if found:
         in_order = must_be_in_order()
         questions.record(("in order", in_order))
-        for expr in found if not in_order else ():
-            _write_into_copy(fusion, expr, questions)
+        for expr in found:
+            if not (in_order and _has_order(expr)):
+                _write_into_copy(fusion, expr, questions)
 
 
 def _write_into_copy(fusion: Fusion, expr: Expr, questions: Questions) -> None:
     base, index, source = expr.inputs
-    out = expr.tensor_outputs[0]
+    out, kind = expr.tensor_outputs[0], expr.attributes["kind"]
     assert isinstance(base, TensorView) and isinstance(index, TensorView)
-    dtype = DataType.Float if expr.attributes["kind"] == "sum" and out.dtype().is_reduced_float else out.dtype()
+    dtype = DataType.Float if kind != "set" and out.dtype().is_reduced_float else out.dtype()
+    has_rows = isinstance(expr, ScatterOp) and expr.has_rows
     fusion.remove(expr)
-    memory = _copy(fusion, cast(fusion, base, dtype))  # type: ignore[arg-type]
-    value = _at_the_index(fusion, source, index, questions)
-    value = _copy(fusion, cast(fusion, value, dtype))  # type: ignore[arg-type]
-    written = fusion.new_tensor([own_axis(fusion, a) for a in logical_axes(index)], dtype)
+    begun: Any = cast(fusion, base, dtype)
+    memory = _copy(fusion, _with_leading_nans(fusion, begun, kind) if kind in ("max", "min") and dtype.is_float else begun)
+    value: Any = cast(fusion, source if has_rows else _at_the_index(fusion, source, index, questions), dtype)
+    value = _copy(fusion, value)
+    written = fusion.new_tensor([own_axis(fusion, a) for a in logical_axes(value if has_rows else index)], dtype)
     store = ScatterStoreOp([value, index, memory], [written])
-    store.attributes.update(op="scatter_store", dim=expr.attributes["dim"], kind=expr.attributes["kind"])
+    store.attributes.update(expr.attributes, op="scatter_store")
     fusion.register(store)
     result = out if dtype is out.dtype() else fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(out)], dtype)
     _keep_order(fusion, out, [memory, result])
     fusion.register(WrittenOp([memory, written], [result], op="written"))
     if result is not out:
         fusion.register(PointwiseOp([result], [out], op="cast", compute=dtype, dtype=out.dtype()))
+
+
+def _with_leading_nans(fusion: Fusion, base: TensorView, kind: str) -> TensorView:
+    """Give NaNs the sign with which they come first in comparisons of bits, as `scatter_max` and `scatter_min` of the device library make them."""
+    if isinstance(base.definition(), FullOp):
+        return base
+    sign = pointwise(fusion, "copysign", base, 1.0 if kind == "max" else -1.0)
+    return pointwise(fusion, "where", pointwise(fusion, "isnan", base), sign, base)  # type: ignore[return-value]
 
 
 def _copy(fusion: Fusion, tensor: TensorView) -> TensorView:
@@ -102,4 +117,4 @@ def _keep_order(fusion: Fusion, out: TensorView, others: list[TensorView]) -> No
                 domain.contiguity = [None if a.is_broadcast() else True for a in domain.allocation]
 
 
-__all__ = ["has_scatters", "must_be_in_order", "scatter_in_kernels"]
+__all__ = ["has_scatters", "scatter_in_kernels"]

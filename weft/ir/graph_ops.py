@@ -175,21 +175,44 @@ class ScanOp(Expr):
 
 class ScatterOp(Expr):
     """inputs: base, index, source. A copy of the base in which element index[i] along `dim` is replaced by source[i] (`kind` "set"), or combined with it
-    (`kind`: a monoid's name)."""
+    (`kind`: a monoid's name).
+
+    With the attribute `places` (a number from 1 on) whole rows are combined: the axes from `dim` on, so many, of index and source are places; the others are
+    those of the base, and the index has one element along those that it does not vary along. With `skips` (True) nothing happens at positions outside.
+    """
+
+    @property
+    def has_rows(self) -> bool:
+        return "places" in self.attributes
+
+    def target_axis(self, dim: int) -> int | None:
+        """Return the axis of the base that axis `dim` of the source belongs to; None for places."""
+        return target_axis(self, dim)
 
 
 class ScatterStoreOp(LoadStoreOp):
     """inputs: value, index, memory. Each value is stored in `memory` at its own position, except index[i] along `dim`: it replaces the element there (`kind`
-    "set"), or is added to it atomically ("sum"). The output has the axes of value and index, and no memory."""
+    "set"), or is combined with it atomically ("sum", "max", "min"). The output has the axes of the value, and no memory. `places`, `skips`: as in
+    `ScatterOp`."""
 
     @property
     def whole_places(self) -> frozenset[int]:
         return frozenset((2,))
 
+    def target_axis(self, dim: int) -> int | None:
+        """Return the axis of the memory that axis `dim` of the value belongs to; None for places."""
+        return target_axis(self, dim)
+
     @property
     def memory(self) -> TensorView:
         """The tensor that is written."""
         return self.inputs[2]  # type: ignore[return-value]
+
+
+def target_axis(expr: ScatterOp | ScatterStoreOp, dim: int) -> int | None:
+    """Return the axis of what is written that axis `dim` of the values belongs to; None for places."""
+    first, places = expr.attributes["dim"], expr.attributes.get("places", 1)
+    return dim if dim < first else None if dim < first + places else dim - places + 1
 
 
 class WrittenOp(Expr):

@@ -68,11 +68,13 @@ def scatter_variable(expr: ScatterStoreOp) -> Sym:
 
 def scattered_index(indexer: Indexer, expr: ScatterStoreOp) -> Sym:
     """Return the element of the memory that is written in the enclosing loops."""
-    output, strides = expr.tensor_outputs[0], expr.memory.strides()
-    index: Sym = ZERO
-    for dim, (axis, target) in enumerate(zip(output.get_logical_domain(), no_reductions(expr.memory.get_logical_domain()))):
-        if target in strides:
-            index = index + mul(scatter_variable(expr) if dim == expr.attributes["dim"] else indexer.axis_index(axis, output), strides[target])
+    output, strides, targets = expr.tensor_outputs[0], expr.memory.strides(), no_reductions(expr.memory.get_logical_domain())
+    named = targets[expr.attributes["dim"]]
+    index = mul(scatter_variable(expr), strides[named]) if named in strides else ZERO
+    for dim, axis in enumerate(output.get_logical_domain()):
+        place = expr.target_axis(dim)
+        if place is not None and targets[place] in strides:
+            index = index + mul(indexer.axis_index(axis, output), strides[targets[place]])
     return recombine(index)
 
 

@@ -74,6 +74,15 @@ def scatter_add(fusion: Fusion, arg: Any, index: Any, src: Any, dim: Any) -> Ten
     return lookups.scatter(fusion, tensor(op, "arg", arg), tensor(op, "index", index), tensor(op, "src", src), integer(op, "dim", dim), "sum")
 
 
+def scatter_rows(fusion: Fusion, arg: Any, index: Any, src: Any, dim: Any, kind: Any = "sum", skip: Any = False) -> TensorView:
+    """Return a copy of arg, of shape [A..., n, R...] with n at dim, into which the rows of src [A..., P..., R...] are combined by kind ("sum", "max", "min") at
+    positions index along dim. index: of the shape of src, or of one element along axes that it does not vary along, as torch.index_add has one for each row.
+    skip: leave out rows whose position is outside of arg, which otherwise must not occur."""
+    op = "scatter_rows"
+    tensors = tensor(op, "arg", arg), tensor(op, "index", index), tensor(op, "src", src)
+    return lookups.scatter_rows(fusion, *tensors, integer(op, "dim", dim), kind, boolean(op, "skip", skip))
+
+
 def checked_position(fusion: Fusion, position: Any, extent: Any) -> Val:
     """Return position, of integers that are to be at least 0 and below extent. One that is not is 0 in a kernel, and an error in the emulator and under the
     setting `bounds`."""
@@ -132,6 +141,6 @@ MORE_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "logcumsumexp": _scan("logcumsumexp", "logsumexp"),
     "cummax_with_indices": _scan_with_positions("cummax_with_indices", "max", "maximum"),
     "cummin_with_indices": _scan_with_positions("cummin_with_indices", "min", "minimum"),
-    "bag_sum": bag_sum, "checked_position": checked_position, "embedding_bwd": embedding_bwd, "scatter_add": scatter_add,
+    "bag_sum": bag_sum, "checked_position": checked_position, "embedding_bwd": embedding_bwd, "scatter_add": scatter_add, "scatter_rows": scatter_rows,
 }  # fmt: skip
 """Beside nvFuser's names."""

@@ -267,3 +267,44 @@ def scatter(fusion: Fusion, arg: TensorView, index: TensorView, src: Operand, di
     out = fusion.new_tensor([own_axis(fusion, a) for a in logical_axes(arg)], arg.dtype())
     fusion.register(ScatterOp([arg, index, source], [out], op="scatter", dim=dim, kind=kind))
     return out
+
+
+ROW_KINDS = ("sum", "max", "min")
+"""How `scatter_rows` combines rows."""
+
+
+def scatter_rows(fusion: Fusion, arg: TensorView, index: TensorView, src: TensorView, dim: int, kind: str = "sum", skip: bool = False) -> TensorView:
+    """Return a copy of arg with the rows of src combined into those that the index names: out[a, index[a, p, r], r] += src[a, p, r] for all a, p, r.
+
+    Shapes: arg [A..., n, R...], n at dim; src [A..., P..., R...], index the same, or of one element along axes that it does not vary along. skip: nothing
+    happens at positions outside. Errors: BadIndex, WrongDtype.
+    """
+    op = "scatter_rows"
+    index = _index(fusion, op, index)
+    if arg.ndim == 0 or src.ndim < arg.ndim:
+        raise BadIndex(op=op, reason=f"arg has {arg.ndim} axes and src {src.ndim}", remedy="use an arg with at least one axis, and a src with at least as many")
+    _same_rank(op, src, index)
+    if kind not in ROW_KINDS:
+        raise BadIndex(op=op, reason=f"kind is {kind!r}", remedy=f"use one of {', '.join(ROW_KINDS)}")
+    if arg.dtype() not in SUMMED:
+        raise WrongDtype(op=op, allowed=", ".join(t.name for t in SUMMED), dtype=arg.dtype())
+    dim = normalize_dim(dim, arg.ndim, op, arg)
+    source = cast(fusion, src, arg.dtype())
+    assert isinstance(source, TensorView)
+    out = fusion.new_tensor([own_axis(fusion, a) for a in logical_axes(arg)], arg.dtype())
+    made = ScatterOp([arg, index, source], [out], op="scatter", dim=dim, kind=kind, places=src.ndim - arg.ndim + 1)
+    if skip:
+        made.attributes["skips"] = True
+    for a, b in row_extents(made):
+        if a.is_const and b.is_const and a is not b:
+            raise BadIndex(op=op, reason=f"an axis has {a} elements in one tensor and {b} in another", remedy="give arg, index and src equal sizes beside dim")
+    fusion.register(made)
+    return out
+
+
+def row_extents(expr: ScatterOp) -> list[tuple[Sym, Sym]]:
+    """Return the pairs of extents of a scatter of rows that must be equal: of base and source, and of index and source where the index varies."""
+    base, index, source = map(logical_axes, expr.tensor_inputs)
+    pairs = [(base[t], axis) for d, axis in enumerate(source) if (t := expr.target_axis(d)) is not None]
+    pairs += [(a, b) for a, b in zip(index, source) if not is_plain_broadcast(a)]
+    return [(a.logical_extent, b.logical_extent) for a, b in pairs]

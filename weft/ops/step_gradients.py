@@ -13,7 +13,7 @@ from ..dtypes import DataType
 from ..expr import Sym
 from ..ir.graph_ops import Along, At, Fixed, LookupOp, ScanOp, ScatterOp, TorchOp
 from ..ir.values import TensorView
-from .build import broadcast, cast, logical_axes
+from .build import broadcast, cast, logical_axes, own_axis
 from .calls import Calls
 from .gradients import Gradient, NotDifferentiable, filled, gradient_of
 from .lookups import add_lookup, embedding_backward, scatter
@@ -77,6 +77,8 @@ def _scatter_gradient(o: Calls, node: ScatterOp, grads: list[Gradient]) -> Seque
     if kind not in ("set", "sum"):
         raise NotDifferentiable(node)
     g = _like(o, grads[0], base)
+    if node.has_rows:
+        return [g, None, _of_rows(o, node, g)]
     of_base = scatter(o.fusion, g, index, 0.0, dim) if kind == "set" else g
     if not isinstance(source, TensorView):
         return [of_base, None, None]
@@ -84,6 +86,16 @@ def _scatter_gradient(o: Calls, node: ScatterOp, grads: list[Gradient]) -> Seque
     axes = [o.fusion.copy_axis(axis) for axis in logical_axes(source)]  # the source may be larger than the index
     whole = [Along(d) for d in range(source.ndim)]
     return [of_base, None, add_lookup(o.fusion, "pad", picked, axes, whole, fill=fill_of(o.fusion, g.dtype(), None))]
+
+
+def _of_rows(o: Calls, node: ScatterOp, g: TensorView) -> TensorView:
+    """Each row that was added has the gradient of the row that it was added to; 0 if it was skipped."""
+    base, index, source = node.tensor_inputs
+    axes = [own_axis(o.fusion, axis) for axis in logical_axes(source)]
+    along = {t: d for d in range(source.ndim) if (t := node.target_axis(d)) is not None}
+    positions = [Along(along[d]) if d in along else At(1) for d in range(base.ndim)]
+    fill = fill_of(o.fusion, g.dtype(), None) if node.attributes.get("skips") else None
+    return add_lookup(o.fusion, "scatter_rows", g, axes, positions, indices=[index], fill=fill)
 
 
 # ---------------------------------------------------------------- scans

@@ -8,6 +8,7 @@ Read first: `TORCH_OPS`, `run`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -335,6 +336,8 @@ _SCATTER = {"sum": "sum", "prod": "prod", "max": "amax", "min": "amin"}
 def _scatter(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
     base, index, source = operands
     index, dim, kind = index.to(torch.int64), attributes["dim"], attributes["kind"]
+    if "places" in attributes:
+        index, source = _rows(base, index, source, attributes)
     if not isinstance(source, torch.Tensor) or not source.dim():
         source = torch.as_tensor(source, dtype=base.dtype, device=base.device).expand(index.shape)
     if base.is_floating_point() and base.dtype.itemsize == 1:  # which torch moves as bytes only
@@ -344,6 +347,22 @@ def _scatter(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[An
     if kind == "set":
         return (torch.scatter(base, dim, index, source),)
     return (torch.scatter_reduce(base, dim, index, source, _SCATTER[kind]),)
+
+
+def _rows(base: Any, index: Any, source: Any, attributes: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return index and source of a scatter of rows as those of one whose places are one axis. Rows that are skipped go, as nothing, to position 0."""
+    dim, last, kind = attributes["dim"], attributes["dim"] + attributes["places"] - 1, attributes["kind"]
+    index, source = index.expand(source.shape), source.to(base.dtype)
+    if attributes.get("skips"):
+        is_inside = (index >= 0) & (index < base.shape[dim])
+        index, source = torch.where(is_inside, index, 0), torch.where(is_inside, source, _nothing(kind, base.dtype))
+    return index.flatten(dim, last), source.flatten(dim, last)
+
+
+def _nothing(kind: str, dtype: Any) -> float:
+    """The number that changes nothing where it is combined."""
+    limits = (-math.inf, math.inf) if dtype.is_floating_point else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    return 0 if kind == "sum" else limits[kind == "min"]
 
 
 def _scattered_in_order(base: Any, index: Any, source: Any, dim: int, *, adds: bool) -> Any:

@@ -392,10 +392,10 @@ def _of_running_logsumexp(out: torch.Tensor, dim: int, roundoff: float) -> torch
 def _scatter(m: _BoundedMachine, node: Expr) -> Any:
     """What is added to one element is a sum in some order; what is set or compared has its own bound, of which the largest counts."""
     base, index, source = node.inputs
-    dim, kind, roundoff = node.attributes["dim"], node.attributes["kind"], _roundoff(node.outputs[0])
+    kind, roundoff = node.attributes["kind"], _roundoff(node.outputs[0])
     if not isinstance(source, TensorView) or kind == "prod":
         return _unknown(m, node)
-    run = lambda a, b, how: torch_ops.run("scatter", [a, m.tensors[index], b], {"dim": dim, "kind": how})[0]  # noqa: E731
+    run = lambda a, b, how: torch_ops.run("scatter", [a, m.tensors[index], b], {**node.attributes, "kind": how})[0]  # noqa: E731
     given = m.bound_or_zeros(base), m.bound_or_zeros(source)
     if kind != "sum":
         return run(*given, "max") if base in m.bounds or source in m.bounds else None

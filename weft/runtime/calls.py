@@ -21,10 +21,9 @@ import torch
 
 from ..dump import Dump
 from ..errors import InternalError, find_stacklevel
-from ..graph.scatters import must_be_in_order
 from ..ir.values import TensorView, Val
 from ..lower.program import KernelProgram
-from ..options import Options, current, in_block, options as settings, settings_of_enabled
+from ..options import Options, current, in_block, must_be_in_order, options as settings, settings_of_enabled
 from .. import compiler
 from . import collector, compile_log, engines, gradient_check, profile, tuning, unusual, warm_path
 from .arguments import flattened

@@ -32,15 +32,15 @@ class PointWise(Scheduler):
         return Decline(str(found)) if isinstance(found, Obstacle) else found
 
     def accept(self, analysis: PointwiseAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
-        facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
+        facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits, arch.atomic_vector_bits)
         return analysis.why_not_vectors(facts, choose_with_trace(facts, arch)[0].vector_elems) if analysis.needs_vectors else None
 
     def choose(self, analysis: PointwiseAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[PointwiseParams, str]:
-        params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits, arch.max_access_bits), arch)
+        params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits, arch.max_access_bits, arch.atomic_vector_bits), arch)
         return params, str(trace)
 
     def candidates(self, analysis: PointwiseAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, PointwiseParams]]:
-        found = variants(analysis.facts(sizes, alignment_bits, arch.max_access_bits), arch)
+        found = variants(analysis.facts(sizes, alignment_bits, arch.max_access_bits, arch.atomic_vector_bits), arch)
         return [(way, p) for way, p in found if p.vector_elems == found[0][1].vector_elems] if analysis.needs_vectors else found
 
     def apply(self, fusion: Fusion, analysis: PointwiseAnalysis, params: PointwiseParams) -> ScheduleResult:

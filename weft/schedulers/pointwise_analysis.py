@@ -63,8 +63,8 @@ class PointwiseAnalysis(Analysis):
         self.index_work, self.phased_index_work = (self._index_work([*inputs, *outputs], is_phased) for is_phased in (False, True))
         self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable, outputs)
 
-    def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> PointwiseFacts:
-        """Return the facts for the choice, at these sizes. max_access_bits: the chip's widest access."""
+    def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS, atomic_bits: int = 0) -> PointwiseFacts:
+        """Return the facts for the choice, at these sizes. max_access_bits: the chip's widest access; atomic_bits: its widest atomic one."""
         extents = self.axes.extents_elems(env)
         single = self._single_reads(env, alignment_bits)
         limits = self.limits.without(single) if single else self.limits
@@ -72,7 +72,7 @@ class PointwiseAnalysis(Analysis):
         if access_bits > MAX_VECTOR_BITS:
             vector_bits = max(access_bits, thread_vector_bits(limits.vectorizable, self.outputs, 0, access_bits))
         phased = [] if single or self.needs_vectors else [self._phased_limit(p, env, alignment_bits) for p in range(len(self.order))]
-        vector_limits = tuple(limits.limit_elems(p, env, alignment_bits, vector_bits) for p in range(max(1, len(self.order))))
+        vector_limits = tuple(limits.limit_elems(p, env, alignment_bits, vector_bits, atomic_bits) for p in range(max(1, len(self.order))))
         return PointwiseFacts(
             extents_elems=tuple(extents[n] for n in self.order),
             vector_limit_elems=vector_limits,

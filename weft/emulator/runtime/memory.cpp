@@ -219,24 +219,44 @@ static void order_read(Fiber* f, SyncVariable* v, bool acquire) {
     add_published(f->seen_by_atomics, v->published);
 }
 
-template <class T> static u64 add_in_memory(void* address, u64 operand) {
+enum Combination { ADD, MAX, MIN };
+
+template <class T> static u64 combine_in_memory(void* address, u64 operand, Combination how) {
   T old, value;
   memcpy(&old, address, sizeof old);
   memcpy(&value, &operand, sizeof value);
-  value = old + value;
+  value = how == ADD ? old + value : (how == MAX) == (old < value) ? value : old;
   memcpy(address, &value, sizeof value);
   u64 bits = 0;
   memcpy(&bits, &old, sizeof old);
   return bits;
 }
 
-static u64 add_atomically(void* address, u64 operand, int operation) {
+static u64 combine_atomically(void* address, u64 operand, int operation) {
+  const Combination how = operation < WEFT_MAX_I32 ? ADD : operation < WEFT_MIN_I32 ? MAX : MIN;
   switch (operation) {
-    case WEFT_ADD_I32:
-    case WEFT_ADD_U32: return add_in_memory<u32>(address, operand);
-    case WEFT_ADD_U64: return add_in_memory<u64>(address, operand);
-    case WEFT_ADD_F32: return add_in_memory<float>(address, operand);
-    default: return add_in_memory<double>(address, operand);
+    case WEFT_ADD_F32: return combine_in_memory<float>(address, operand, how);
+    case WEFT_ADD_F64: return combine_in_memory<double>(address, operand, how);
+    case WEFT_MAX_I32:
+    case WEFT_MIN_I32: return combine_in_memory<int>(address, operand, how);
+    case WEFT_MAX_I64:
+    case WEFT_MIN_I64: return combine_in_memory<long long>(address, operand, how);
+    case WEFT_ADD_U64:
+    case WEFT_MAX_U64:
+    case WEFT_MIN_U64: return combine_in_memory<u64>(address, operand, how);
+    default: return combine_in_memory<u32>(address, operand, how);
+  }
+}
+
+static u32 bytes_of_operand(int operation) {
+  switch (operation) {
+    case WEFT_ADD_U64:
+    case WEFT_ADD_F64:
+    case WEFT_MAX_I64:
+    case WEFT_MAX_U64:
+    case WEFT_MIN_I64:
+    case WEFT_MIN_U64: return 8;
+    default: return 4;
   }
 }
 
@@ -320,9 +340,9 @@ EXPORT void weft_emu_nanosleep(int line) { wait_polling(machine.current, line); 
 EXPORT weft_u64 weft_emu_atomic(void* address, weft_u64 operand, int operation, int ordered, int line) {
   Fiber* f = machine.current;
   sync_point(f, (u64)address);
-  const u32 bytes = operation == WEFT_ADD_U64 || operation == WEFT_ADD_F64 ? 8 : 4;
+  const u32 bytes = bytes_of_operand(operation);
   weft_emu_access(address, bytes, WEFT_WRITE | WEFT_STRONG | (is_shared(f, address) ? WEFT_SHARED : 0), line);
-  if (operand == 0) {  // adding nothing is a way to look
+  if (operand == 0 && operation < WEFT_MAX_I32) {  // adding nothing is a way to look
     u64 value = 0;
     memcpy(&value, address, bytes);
     weft_emu_poll(address, value, line);
@@ -337,7 +357,7 @@ EXPORT weft_u64 weft_emu_atomic(void* address, weft_u64 operand, int operation, 
     add_published(v->published, mine);
     release(mine);
   }
-  return add_atomically(address, operand, operation);
+  return combine_atomically(address, operand, operation);
 }
 
 EXPORT void weft_emu_thread_fence(int) {

@@ -1,8 +1,8 @@
-"""Sums of the rows that an index sends to the same row: an op of weft's own, behind a sort of the index (`weft.frontend.row_sums`).
+"""Sums of the rows that an index sends to the same row: two ops of weft's own, between which `weft.frontend.row_sums` chooses.
 
-The rows of each sum are neighbours in the order of the sort, and a kernel adds them one after the other: the same bits in every run, each row read once.
-An index may name one row thousands of times, so whole chunks of the order that belong to one row are added first, each on its own, and so are chunks of chunks.
-Read first: `sorted_row_sums`.
+`added_rows` adds them atomically, in the order in which they come. `sorted_row_sums` is behind a sort of the index: the rows of each sum are neighbours in the
+order of the sort, and a kernel adds them one after the other: the same bits in every run, each row read once. An index may name one row thousands of times, so
+whole chunks of the order that belong to one row are added first, each on its own, and so are chunks of chunks. Read first: `sorted_row_sums`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,44 @@ def _fake(values: Tensor, order: Tensor, keys: Tensor, starts: Tensor, weights: 
 
 _LIBRARY.impl("sorted_row_sums", _in_torch, "CompositeExplicitAutograd")
 torch.library.register_fake("weft::sorted_row_sums", _fake, lib=_LIBRARY)
+
+
+def _added_in_torch(base: Tensor | None, values: Tensor, index: Tensor, dim: int, rows: int, skips: bool = False) -> Tensor:
+    """Return base, or zeros, with values[a, p, r] added to [a, index[p], r] for all a, p, r. dim: the axis of the result that the index names, of `rows`
+    elements, and the first of its own among those of the values. skips: positions outside are left out."""
+    last = dim + index.dim() - 1
+    wide = torch.promote_types(values.dtype, torch.float32) if values.is_floating_point() else values.dtype
+    flat, place = values.to(wide).flatten(dim, last), index.flatten()
+    if skips:
+        is_inside = (place >= 0) & (place < rows)
+        flat, place = flat.index_select(dim, is_inside.nonzero()[:, 0]), place[is_inside]
+    begun = values.new_zeros(_shape_of_sums(values, index, dim, rows), dtype=wide) if base is None else base.to(wide)
+    return begun.index_add(dim, place, flat).to(values.dtype)
+
+
+def _added_fake(base: Tensor | None, values: Tensor, index: Tensor, dim: int, rows: int, skips: bool = False) -> Tensor:
+    return values.new_empty(_shape_of_sums(values, index, dim, rows))
+
+
+def _shape_of_sums(values: Any, index: Any, dim: int, rows: Any) -> list[Any]:
+    return [*values.shape[:dim], rows, *values.shape[dim + index.dim() :]]
+
+
+_LIBRARY.define("added_rows(Tensor? base, Tensor values, Tensor index, int dim, SymInt rows, bool skips=False) -> Tensor")
+_LIBRARY.impl("added_rows", _added_in_torch, "CompositeExplicitAutograd")
+torch.library.register_fake("weft::added_rows", _added_fake, lib=_LIBRARY)
+
+
+@rule(torch.ops.weft.added_rows.default)
+def added_rows(t: Translation, base: Operand | None, values: Operand, index: Operand, dim: int, rows: Any, skips: bool = False) -> Operand:
+    """Sums in an order of their own in each run; 16-bit floats are added in float32."""
+    before, behind = dim, t.rank(values) - dim - t.rank(index)
+    if before or behind:
+        index = t.ops.broadcast(index, is_broadcast_dim=[True] * before + [False] * t.rank(index) + [True] * behind)
+    values = t.wide(values)
+    if base is None:
+        base = t.ops.full(t.extents(meta_of(t.node).shape), t.zero(values), values.dtype())
+    return t.to(t.ops.scatter_rows(t.wide(base), index, values, dim, "sum", skips), t.result_dtype)
 
 
 @rule(torch.ops.weft.sorted_row_sums.default)
@@ -92,4 +130,4 @@ def _chunks(t: Translation, terms: Terms, keys: Operand, level: _Level) -> Opera
     return o.bag_sum(terms[0], begin, o.where(o.eq(*ends), o.add(begin, CHUNK), begin), *terms[1:])
 
 
-__all__ = ["sorted_row_sums"]
+__all__ = ["LONGEST", "CHUNK", "added_rows", "sorted_row_sums"]
