@@ -20,6 +20,7 @@ from .dump import Dump
 from .errors import Unsupported, WeftError, place_text
 from .expr import Number, Sym
 from .graph.concretize import settle_as_iteration
+from .graph.group_folds import fold_groups
 from .ir.enums import SchedulerType
 from .ir.fusion import Fusion
 from .ir.graph_ops import CatOp, ReshapeOp, RollOp, ScanOp, ScatterOp, ScatterStoreOp, TorchOp, WrittenOp
@@ -190,6 +191,7 @@ def _rewrite(fusion: Fusion) -> None:
     cancel_factors(fusion)
     subtract_logs(fusion)
     multiply_by_inverses(fusion)
+    fold_groups(fusion)
 
 
 def _in_one_pass(fusion: Fusion) -> Prepared | None:

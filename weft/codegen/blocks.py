@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..dtypes import DataType
+from ..dtypes import CUDA_NAMES, DataType
 from ..expr import TRUE, add
 from ..ir.block_ops import BlockHadamardOp, BlockSampleOp
 from ..lower.blocks import row_variable
-from ..lower.kernel_ir import Access, BlockFold, KeepScale, MagnitudeFold, Op, ScaledCast, StoreScales
+from ..lower.kernel_ir import Access, BlockFold, GroupFold, KeepScale, MagnitudeFold, Op, ScaledCast, StoreScales
 
 SCALES_BYTES = 4
 """Bytes of a scale tile that a lane stores at once."""
@@ -33,6 +33,25 @@ def fold_block(writer: Any, s: BlockFold, depth: int) -> None:
     places = f"{target.buffer.name}, {writer.scalars.index(target.index)}, {source.buffer.name}, {writer.scalars.index(source.index)}"
     fold = f"block_hadamard<{n}, {s.lanes}, {s.expr.signs}>" if isinstance(s.expr, BlockHadamardOp) else f"block_amax<{n}, {block}, {s.lanes}>"
     writer.emit(depth, f"weft::{fold}({places}, {is_there});")
+
+
+def fold_group(writer: Any, s: GroupFold, depth: int) -> None:
+    """Write the fold over the groups of a vector, over the lanes that share a group, and over the warps. writer: the CudaWriter."""
+    writer.blocks["groups"] = None
+    target, source, n = s.outputs[0], s.operands[0], s.vector_elems
+    assert isinstance(source, Access)
+    dtype = target.buffer.dtype
+    monoid, ctype = writer.monoid(s.expr, dtype), CUDA_NAMES[dtype]
+    is_there = "true" if s.predicate is TRUE else writer.scalars.condition(s.predicate)
+    workspace = f"({ctype}*)nullptr" if s.workspace is None else writer.in_shared(s.workspace, ctype)
+    if n == 1:
+        value = writer.read(source, dtype)
+        given = value if s.predicate is TRUE else f"{is_there} ? {value} : {monoid.identity(dtype)}"
+        writer.write(target, f"weft::fold_threads<{monoid.functor_for(dtype)}, {s.lanes}, {s.near}>({given}, {is_there}, {workspace})", depth)
+        return
+    places = f"{target.buffer.name}, {writer.scalars.index(target.index)}, {source.buffer.name}, {writer.scalars.index(source.index)}"
+    fold = f"fold_group<{monoid.functor_for(dtype)}, {n}, {s.expr.attributes['block']}, {s.lanes}, {s.near}>"
+    writer.emit(depth, f"weft::{fold}({places}, {is_there}, {monoid.identity(dtype)}, {workspace});")
 
 
 def fold_magnitude(writer: Any, s: MagnitudeFold, depth: int) -> None:

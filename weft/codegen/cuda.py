@@ -17,7 +17,7 @@ from ..ir.fusion import Fusion
 from ..ir.graph_ops import BagOp, LookupOp, ReshapeOp, ScatterStoreOp
 from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView
 from ..lower.kernel_ir import (
-    Access, Allocate, Block, BlockFold, Buffer, BulkCopy, If, KeepScale, Kernel, Let, LetRowEnd, Loop, MagnitudeFold, Move, Op, Reduce, Repack, RowLoad, Scan,
+    Access, Allocate, Block, BlockFold, Buffer, BulkCopy, GroupFold, If, KeepScale, Kernel, Let, LetRowEnd, Loop, MagnitudeFold, Move, Op, Reduce, Repack, RowLoad, Scan,
     ScaledCast, Statement, StoreScales, ThreadGroup, TurnTile, Unswitched, bytes_of, walk,
 )  # fmt: skip
 from ..lower.kernel_sync import Sync
@@ -26,7 +26,7 @@ from ..lower.program import HostCheck, KernelProgram, LineOrigin, Need, Param, R
 from ..ops.monoids import MONOIDS, Monoid
 from ..ops.registry import lookup
 from .bags import sum_bag
-from .blocks import cast_scaled, fold_block, fold_magnitude, sample_blocks, tile_scales
+from .blocks import cast_scaled, fold_block, fold_group, fold_magnitude, sample_blocks, tile_scales
 from .copies import CACHES, SplitUnit, copy_async, copy_in_bulk, write_vector
 from .parameters import signature_lines
 from .places import Places
@@ -122,6 +122,8 @@ class CudaWriter:
             self.emit(depth, f"weft::repack({s.buffer.name});")
         elif isinstance(s, Reduce):
             fold_across_threads(self, s, depth)
+        elif isinstance(s, GroupFold):
+            fold_group(self, s, depth)
         elif isinstance(s, BlockFold):
             fold_block(self, s, depth)
         elif isinstance(s, MagnitudeFold):

@@ -56,6 +56,19 @@ class BlockHadamardOp(BlockFoldOp):
         return signs
 
 
+class GroupFoldOp(BlockFoldOp):
+    """Each element of the output is the fold, by a monoid, of all elements along the innermost axes of the input, which together are a group of `block`
+    neighbours. A reduction over these axes whose result every element gets.
+
+    attributes: op = "group_fold"; kind: the monoid's; axes: number of innermost axes; block: elements, any number; compute: the type of both tensors.
+    """
+
+    @property
+    def kind(self) -> str:
+        kind: str = self.attributes["kind"]
+        return kind
+
+
 def is_pointwise(expr: Expr | None) -> bool:
     """True for ops that compute each element from those at the same position: not for folds over blocks of neighbours."""
     return isinstance(expr, PointwiseOp) and not isinstance(expr, BlockFoldOp)
@@ -89,6 +102,17 @@ class BlockSampleOp(LoadStoreOp):
         split = output.get_logical_domain()[-1].definition()
         assert isinstance(split, Split)
         return split.inner()
+
+
+RESULTS = "results"
+"""The layout of results of groups: as any tensor's, by strides."""
+
+
+class GroupResultOp(BlockSampleOp):
+    """One element per group of the input, of which all are equal. The output lacks the axes of a group; its root axes are the input's, and its loops, too.
+
+    attributes: op = "group_result"; block: elements of a group; layout = RESULTS. Kernels have it instead of the store of a reduction's result.
+    """
 
 
 def sample_of(tensor: TensorView) -> BlockSampleOp | None:

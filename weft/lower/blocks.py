@@ -14,7 +14,7 @@ from ..analysis.axes import is_row_major
 from ..analysis.blocks import WARP_LANES
 from ..errors import UserError
 from ..expr import TRUE, ZERO, Sym, add, ceildiv, equal, floordiv, from_terms, is_divisible, mod, mul, op, recombine, sub, substitute, terms, var, variables
-from ..ir.block_ops import COLUMNS, GROUPED, PADDED, PADDED_COLUMNS, SWIZZLED, BlockFoldOp, BlockSampleOp, sample_shape
+from ..ir.block_ops import COLUMNS, GROUPED, PADDED, PADDED_COLUMNS, SWIZZLED, BlockFoldOp, BlockSampleOp, GroupFoldOp, sample_shape
 from ..ir.enums import ParallelType
 from ..ir.values import TensorView
 from .indexing import Indexer, linear_element
@@ -37,11 +37,13 @@ def check_fold(state: BuildState, indexer: Indexer, expr: BlockFoldOp, vector_el
     loop = output.get_loop_domain()
     if vector_elems > 1 and not is_row_major(output, loop[-1]):
         raise refuse(f"axis {loop[-1]} does not run through neighbours of the last axis")
+    if expr.block % vector_elems and vector_elems % expr.block:
+        raise refuse(f"vectors of {vector_elems} elements end within a block")
     lanes = expr.block // vector_elems
     element = linear_element(indexer, output)
     threads = [v for v in variables(element) if v.payload == ParallelType.block_x.value]
     if lanes > 1:
-        if lanes > WARP_LANES:
+        if lanes > WARP_LANES and not isinstance(expr, GroupFoldOp):
             raise refuse(f"it needs {lanes} lanes of {vector_elems} elements, more than a warp has")
         step = sub(substitute(element, {thread: add(thread, 1) for thread in threads}), element)
         if step.is_const and step.value == vector_elems:

@@ -12,7 +12,7 @@ from ..analysis.masks import EVERYWHERE, mask_bounds, taken_bounds
 from ..dtypes import DataType
 from ..errors import InternalError
 from ..expr import ONE, TRUE, Sym, conjunction, conjuncts, minimum, mul, product, sub, variables
-from ..ir.block_ops import GROUPED, BlockFoldOp, BlockSampleOp
+from ..ir.block_ops import GROUPED, BlockFoldOp, BlockSampleOp, GroupFoldOp
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp, ScanOp
@@ -21,7 +21,7 @@ from .access import op_fields, op_predicate
 from .blocks import check_fold, row_of, sample_guard
 from .copies import bulk_copy, check_async
 from .indexing import Indexer
-from .kernel_ir import Access, Allocate, BlockFold, Buffer, Kernel, Loop, Op, Reduce, RowLoad, Statement, TurnTile, walk
+from .kernel_ir import Access, Allocate, BlockFold, Buffer, GroupFold, Kernel, Loop, Op, Reduce, RowLoad, Statement, TurnTile, walk
 from .lanes import check_lanes
 from .scans import build_scan
 from .lookups import vector_conditions
@@ -146,7 +146,8 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
         op = build_scan(state, expr, fields, lanes)
     elif isinstance(expr, BlockFoldOp):
         elems = int(vector.value)  # type: ignore[arg-type]
-        op = BlockFold(**fields, vector_elems=elems, lanes=check_fold(state, indexer, expr, elems))  # type: ignore[arg-type]
+        kind = GroupFold if isinstance(expr, GroupFoldOp) else BlockFold
+        op = kind(**fields, vector_elems=elems, lanes=check_fold(state, indexer, expr, elems))  # type: ignore[arg-type]
     elif bound:
         elems = int(vector.value)  # type: ignore[arg-type]
         if indexer.is_phased:

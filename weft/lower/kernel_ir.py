@@ -6,11 +6,12 @@ Read first: `Kernel`, `Loop`, `Op`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from ..arch import BULK_BYTES
+from ..arch import BULK_BYTES, WARP_THREADS
 from ..dtypes import DataType
 from ..expr import TRUE, ZERO, Sym, add, ceildiv, floordiv, mul, substitute, variables
 from ..ir.enums import MemoryType, ParallelType
@@ -251,6 +252,19 @@ class BlockFold(Op):
     it."""
 
     lanes: int = 1
+
+
+@dataclass(eq=False)
+class GroupFold(BlockFold):
+    """A fold over groups of any size. If the lanes of a group are not all lanes of one warp, next to each other and a power of two, those that are fold first,
+    and the rest meets in `workspace`, in shared memory, with two barriers."""
+
+    workspace: Buffer | None = None
+
+    @property
+    def near(self) -> int:
+        """Lanes of a group that shuffles fold."""
+        return math.gcd(self.lanes, WARP_THREADS)
 
 
 @dataclass(eq=False)

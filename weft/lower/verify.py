@@ -21,7 +21,7 @@ from .state import BuildState
 from .hazards import buffers_of, crosses_threads
 from .feeds import Feed
 from .kernel_ir import (
-    Access, Allocate, Block, Branch, Buffer, BulkCopy, If, Kernel, Let, LetRowEnd, Loop, Masked, Nest, Op, Reduce, Scan, Statement,
+    Access, Allocate, Block, Branch, Buffer, BulkCopy, GroupFold, If, Kernel, Let, LetRowEnd, Loop, Masked, Nest, Op, Reduce, Scan, Statement,
     Unswitched, expressions_of, is_collective, is_host_variable, walk,
 )  # fmt: skip
 from .kernel_sync import Arrive, DeclareFlag, ElectedThread, InitBarrier, OneThread, ReleaseStage, Role, Roles, Sync, WaitCopies, WaitStage
@@ -226,7 +226,7 @@ class _Hazards:
             self.statement(s)
 
     def statement(self, s: Statement) -> None:
-        is_meeting = isinstance(s, (Reduce, Scan)) and (s.workspace is not None or isinstance(s, Reduce) and s.is_fused_cluster)
+        is_meeting = isinstance(s, (GroupFold, Reduce, Scan)) and (s.workspace is not None or isinstance(s, Reduce) and s.is_fused_cluster)
         if isinstance(s, (Sync, Roles)) or is_meeting and not (isinstance(s, Reduce) and s.half == "hand over"):
             self.operands(s)
             self.written.clear()

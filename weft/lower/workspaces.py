@@ -13,7 +13,7 @@ from ..expr import ONE, add, ceildiv, conjunction, conjuncts, equal, mod, mul, p
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.values import TensorView
 from .contracts import lowering_pass
-from .kernel_ir import Access, Buffer, Kernel, Loop, Nest, Op, Reduce, Statement, WorkBuffer
+from .kernel_ir import Access, Buffer, GroupFold, Kernel, Loop, Nest, Op, Reduce, Statement, WorkBuffer
 from .reduction_form import reduction_form
 from .state import BuildState
 
@@ -41,7 +41,8 @@ class SpreadOverBlocks(UserError):
 
 @lowering_pass(needs=["grid sync", "reductions"], gives=["workspaces"], before=["shared memory"])
 def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
-    """Give every reduction across threads its workspace in shared memory, and those across blocks theirs in global memory.
+    """Give every reduction across threads, and every fold over groups that several warps hold, its workspace in shared memory, and those across blocks theirs in
+    global memory.
 
     Before: Reduce ops have no workspace.  After: `workspace`, `global_workspace`, `semaphores` and `last_flag` are set where needed, and writes of global
     memory that depend on a result which only the last block holds are predicated by that block's flag.
@@ -50,6 +51,10 @@ def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
     launch = state.launch
     threads = product(launch.get(p, ONE) for p in BLOCK_TYPES)
     for statement, loops in _with_loops(kernel.body):
+        if isinstance(statement, GroupFold) and statement.lanes > statement.near:
+            tensor = statement.outputs[0].buffer.tensor
+            statement.workspace = Buffer(f"workspace_T{tensor.name}", tensor.dtype(), MemoryType.shared, ceildiv(threads, statement.near), tensor)
+            kernel.workspaces.append(statement.workspace)
         if not isinstance(statement, Reduce):
             continue
         tensor = statement.outputs[0].buffer.tensor
