@@ -5,10 +5,11 @@ Read first: `BlockNeeds`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..ir.block_ops import BlockFoldOp, sample_of
+from ..ir.block_ops import BlockFoldOp, GroupFoldOp, sample_of
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView
 from .loop_axes import LoopAxes
@@ -18,29 +19,47 @@ WARP_LANES = 32
 
 @dataclass(frozen=True)
 class BlockNeeds:
-    """The quantization blocks of a fusion. Units: elements. largest, smallest: of all reductions over blocks; 0 if there is none. obstacle: why loops whose
-    innermost class is `inner` cannot have a block in one thread or warp, or "".
+    """The quantization blocks of a fusion. Units: elements. largest, smallest: of all reductions over blocks; 0 if there is none. groups: of each whose threads
+    may also meet in shared memory (`GroupFoldOp`). largest_in_warp: of the others. obstacle: why loops whose innermost class is `inner` cannot have a block in neighbouring threads, or "".
     """
 
     largest: int = 0
     smallest: int = 0
+    groups: tuple[int, ...] = ()
+    largest_in_warp: int = 0
     obstacle: str = ""
 
     @property
     def least_vector_elems(self) -> int:
-        """Fewest elements of a thread with which a block fits into a warp."""
-        return max(1, self.largest // WARP_LANES)
+        """Fewest elements of a thread with which a block fits into a warp, where it has to."""
+        return max(1, self.largest_in_warp // WARP_LANES)
 
-    def lanes(self, vector_elems: int) -> int:
-        """Number of neighbouring lanes per block, with vectors of so many elements."""
-        return max(1, self.largest // vector_elems) if self.largest else 1
+    @property
+    def most_vector_elems(self) -> int:
+        """Most elements of a thread, a power of two, of which a group has whole vectors, or which are whole groups."""
+        return min((size & -size for size in self.groups if size & (size - 1)), default=1 << 30)
 
-    def why_not(self, vector_elems: int) -> str:
-        """Return why vectors of so many elements cannot be used, or ""."""
+    def why_not(self, vector_elems: int, *, is_held_by_warps: bool = False) -> str:
+        """Return why vectors of so many elements cannot be used, or "". is_held_by_warps: threads of several warps may hold a group."""
+        within = [] if is_held_by_warps else [size for size in self.groups if meets_in_shared(size, vector_elems)]
         if self.obstacle or not self.largest:
             return self.obstacle
-        lanes = self.lanes(vector_elems)
-        return f"a block of {self.largest} elements needs {lanes} lanes of {vector_elems} elements, more than a warp has" if lanes > WARP_LANES else ""
+        if within:
+            return f"the threads of a group of {within[0]} elements, {vector_elems} in each, are no power of two of lanes of a warp"
+        lanes = self.largest_in_warp // vector_elems
+        block = f"a block of {self.largest_in_warp} elements"
+        return f"{block} needs {lanes} lanes of {vector_elems} elements, more than a warp has" if lanes > WARP_LANES else ""
+
+
+def meets_in_shared(group_elems: int, vector_elems: int) -> bool:
+    """Tell whether shuffles alone cannot fold a group: the threads that hold it, with so many elements each, are no power of two of lanes of a warp."""
+    lanes = group_elems // vector_elems
+    return lanes > WARP_LANES or lanes & (lanes - 1) != 0
+
+
+def lanes_of_blocks(sizes: Iterable[int], vector_elems: int) -> int:
+    """Return a number of neighbouring threads, with so many elements each, that hold whole blocks of all sizes."""
+    return math.lcm(*(max(1, size // vector_elems) for size in sizes))
 
 
 def block_needs(fusion: Fusion, axes: LoopAxes, inner: int | None) -> BlockNeeds:
@@ -55,7 +74,9 @@ def block_needs(fusion: Fusion, axes: LoopAxes, inner: int | None) -> BlockNeeds
         if last.is_broadcast() or axes.of(last) != inner:
             obstacle = f"{output} is folded over blocks along an axis that is not the innermost of the loops"
     sizes = [fold.block for fold in folds]
-    return BlockNeeds(max(sizes), min(sizes), obstacle)
+    groups = tuple(sorted(fold.block for fold in folds if isinstance(fold, GroupFoldOp)))
+    in_warp = max((fold.block for fold in folds if not isinstance(fold, GroupFoldOp)), default=0)
+    return BlockNeeds(max(sizes), min(sizes), groups, in_warp, obstacle)
 
 
 def moved_bits(tensors: Iterable[TensorView]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from ..analysis.blocks import meets_in_shared
 from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..arch import BULK_BYTES, WARP_THREADS, Arch
 from ..schedule.circular import MOST_ASYNC_WARPS, MOST_REGISTERS, split_registers
@@ -129,6 +130,8 @@ def why_no_bulk_copy(facts: PersistentFacts, arch: Arch) -> str:
         return "no input has rows to load"
     if len(facts.runs) > 2:
         return "the reduced axes are not adjacent in memory"
+    if any(meets_in_shared(size, _vector(facts, arch)) for size in facts.group_elems):
+        return "the threads of a group meet in shared memory, at barriers of whole blocks"
     if _vector(facts, arch) * facts.max_dtype_bits < (8 * BULK_BYTES) or facts.reduction_elems * facts.min_dtype_bits % (8 * BULK_BYTES):
         return "the bytes of a row are not a multiple of 16"
     return ""

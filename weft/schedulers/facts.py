@@ -73,7 +73,8 @@ class RowFacts:
     runs: (is reduced, extent) of neighbouring loops of one kind, outermost first, in memory order. is_inner: the last run is reduced.
     vector_limit_elems: along the last run. phased_limit_elems, is_tailed, single_reads, access_bits: as in `PointwiseFacts`. input_bits, output_bits: bits per
     element of the loops, of inputs and outputs that depend on both reduced and other loops. reductions: results per row; accumulator_bits: bits of their
-    state. block_elems: neighbours in a row that must be in one thread or in few lanes.
+    state. block_elems: neighbours in a row that must be in one thread or in few lanes. group_elems: of each fold over groups of neighbours, the
+    size of a group, which neighbouring threads hold; they may meet in shared memory.
     """
 
     iteration_elems: int
@@ -98,6 +99,7 @@ class RowFacts:
     access_bits: int = MAX_VECTOR_BITS
     block_elems: int = 0
     single_reads: tuple[int, ...] = ()
+    group_elems: tuple[int, ...] = ()
 
     @property
     def is_inner(self) -> bool:

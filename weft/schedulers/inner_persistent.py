@@ -32,7 +32,7 @@ from .facts import PersistentFacts
 from .limits import BATCHES
 from .nested_rows import choose_nested, nested_params, why_not_worth
 from .persistent_analysis import PersistentAnalysis, analyze_persistent
-from .persistent_heuristic import choose_with_trace, every_candidate
+from .persistent_heuristic import choose_with_trace, every_candidate, is_held
 from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
 from .register_rows import CLUSTER_BLOCK_THREADS
 from .row_passes import NOT_JOINED, Passes, folded_passes, in_fewer_passes, keep_elsewhere, loops_stay_joined
@@ -73,7 +73,8 @@ class InnerPersistent(Scheduler):
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
         if not analysis.needs_vectors:
             return why_not_in_one_kernel(facts, arch) or why_not_turned(analysis, facts, sizes, arch)
-        return analysis.why_not_vectors(facts, RowsOf(facts, arch).vector)
+        declined = analysis.why_not_vectors(facts, RowsOf(facts, arch).vector)
+        return declined or why_not_held(facts, arch) or why_not_in_one_kernel(facts, arch) if facts.group_elems else declined
 
     def choose(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[PersistentParams, str]:
         return self.choose_way(analysis, sizes, alignment_bits, arch, "register")
@@ -123,9 +124,21 @@ class InnerPersistent(Scheduler):
         return apply_persistent(fusion, analysis, params)
 
 
+def why_not_held(facts: PersistentFacts, arch: Arch) -> Decline | None:
+    """Return why no block of threads can hold rows of whole groups, or None."""
+    if is_held(facts, arch):
+        return None
+    rows = RowsOf(facts, arch)
+    sizes = " and ".join(map(str, sorted(set(facts.group_elems))))
+    return Decline(
+        f"groups of {sizes} elements, {rows.vector} in a thread, take {rows.block_lanes} threads: no block of whole warps holds them in rows of "
+        f"{facts.reduction_elems} elements"
+    )
+
+
 def why_not_in_one_kernel(facts: PersistentFacts, arch: Arch) -> Decline | None:
     """Return why several kernels are better than one whose passes read few long rows again."""
-    if facts.iteration_elems >= arch.sm_count or facts.block_elems:
+    if facts.iteration_elems >= arch.sm_count or facts.block_elems and not facts.group_elems:
         return None
     params = choose_with_trace(facts, arch)[0]
     if params.storage != "reread":

@@ -45,14 +45,14 @@ def thread_vector_bits(
 
 
 def why_not_vectors(
-    outputs: Iterable[TensorView], limits: VectorLimits, limit_elems: int, blocks: BlockNeeds, chosen_elems: int
+    outputs: Iterable[TensorView], limits: VectorLimits, limit_elems: int, blocks: BlockNeeds, chosen_elems: int, *, is_held_by_warps: bool = False
 ) -> Decline | None:  # fmt: skip
     """Return why a packed output cannot be written in whole bytes, or a block cannot be in one thread, with vectors of `chosen_elems` along the loops of
     `limits`.
 
-    limit_elems: the widest vector that sizes, strides and alignments allow.
+    limit_elems: the widest vector that sizes, strides and alignments allow. is_held_by_warps: see `BlockNeeds.why_not`.
     """
-    obstacle = blocks.why_not(chosen_elems)
+    obstacle = blocks.why_not(chosen_elems, is_held_by_warps=is_held_by_warps)
     if obstacle:
         return Decline(obstacle)
     if limit_elems < blocks.least_vector_elems:

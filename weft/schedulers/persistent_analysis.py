@@ -24,6 +24,8 @@ from .row_analysis import LEAST_RUN_BITS, RowAnalysis, analyze_rows
 class PersistentAnalysis(RowAnalysis):
     """A normalization: results of reductions are used over the reduced loops."""
 
+    can_hold_groups = True
+
     def __init__(self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, buffers: PersistentBuffers, nested: tuple[Expr, ...] = ()) -> None:
         super().__init__(fusion, axes, shape, buffers, nested)
         self.still_axes = self.count_still_axes()

@@ -19,6 +19,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from ..arch import Arch
+from ..errors import InternalError
 from .channel_rows import ChannelRows
 from .copied_rows import CopiedRows
 from .facts import PersistentFacts
@@ -40,7 +41,21 @@ def choose(facts: PersistentFacts, arch: Arch) -> PersistentParams:
 
 def choose_with_trace(facts: PersistentFacts, arch: Arch) -> tuple[PersistentParams, Trace]:
     """Return the params and why, best candidate first: channels in shared memory, then for long rows registers of a cluster, otherwise registers of a block,
-    otherwise shared memory or rows read again."""
+    otherwise shared memory or rows read again. Errors: InternalError if no threads hold a row, see `is_held`."""
+    ranked, criterion, note = _candidates(facts, arch)
+    if not ranked:
+        raise InternalError(f"no block of threads holds {facts}")
+    chosen = ranked[0].params
+    return chosen, Trace("persistent", facts, (criterion, FEWER_THREADS), ranked[:24], chosen, (note,) if note else ())
+
+
+def is_held(facts: PersistentFacts, arch: Arch) -> bool:
+    """Tell whether some block of threads can hold rows. None can if threads that share a group of neighbours, which a part of a row has whole, are too many."""
+    return bool(_candidates(facts, arch)[0])
+
+
+def _candidates(facts: PersistentFacts, arch: Arch) -> tuple[tuple[Candidate, ...], str, str]:
+    """Return the candidates of the first kind that there is, best first, the criterion, and a note."""
     rows = ChannelRows(facts, arch)
     criterion, note = IN_REGISTERS, ""
     in_runs, copied = _ranked(rows.channel_candidates()), _ranked(CopiedRows(facts, arch).copied_candidates())
@@ -60,13 +75,12 @@ def choose_with_trace(facts: PersistentFacts, arch: Arch) -> tuple[PersistentPar
     if not ranked:
         ranked, note = _ranked((*rows.early_candidates(), *rows.candidates())), ""
     if not ranked and rows.is_phased:
-        return choose_with_trace(dataclasses.replace(facts, phased_limit_elems=1), arch)
+        return _candidates(dataclasses.replace(facts, phased_limit_elems=1), arch)
     if not ranked:
         streamed = StreamedRows(facts, arch)
         ranked = _ranked((*streamed.shared_candidates(), *streamed.reread_candidates()))
         criterion, note = STREAMED, "registers cannot hold a row"
-    chosen = ranked[0].params
-    return chosen, Trace("persistent", facts, (criterion, FEWER_THREADS), ranked[:24], chosen, (note,) if note else ())
+    return ranked, criterion, note
 
 
 def every_candidate(facts: PersistentFacts, arch: Arch) -> tuple[Candidate, ...]:

@@ -5,8 +5,10 @@ Owns `PersistentParams`, the record of a candidate, and what all ways to choose 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from ..analysis.blocks import lanes_of_blocks, meets_in_shared
 from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..arch import WARP_THREADS, Arch
 from ..schedule.peel import fill_of_parts, row_vectors
@@ -17,6 +19,8 @@ NARROW_ACCESS_BITS = 32
 """Bits of an access up to which bounds that are known to hold are left out: each element then needs fewer instructions. With 16-byte vectors the bounds cost
 nothing, and the straight code without them makes the compiler spill. Measured: docs/constants.md."""
 
+ACCUMULATOR_BYTES = 4
+"""Of a thread's part of a group that meets in shared memory."""
 WARP_MULTIPLE, SHARE_MULTIPLE = WARP_THREADS, 16
 """The vectors of a batch, and the share of each block of a cluster, are rounded up to multiples of these: then every warp begins at a cache line, and every
 share at a sector of 32 bytes, even with accesses of two bytes. Sectors that two blocks or two warps write one half each are expensive. Measured:
@@ -79,7 +83,7 @@ class PersistentParams:
     @property
     def part_multiple(self) -> int:
         """The number of vectors in a batch is a multiple of this, if it is larger."""
-        return max(WARP_MULTIPLE if self.pad_to_warp and self.batches > 1 else 1, self.block_lanes)
+        return math.lcm(WARP_MULTIPLE if self.pad_to_warp and self.batches > 1 else 1, self.block_lanes)
 
     def threads_x(self, facts: PersistentFacts) -> int:
         """Threads of one row at launch."""
@@ -89,7 +93,7 @@ class PersistentParams:
         row = facts.inner_run_elems if is_run else facts.reduction_elems
         is_shared = not is_run or self.along_run
         share = share_of(row_vectors(row, self.vector_elems, self.is_phased), self.cluster_blocks if is_shared else 1)
-        threads = ceil_div(share, self.batches)
+        threads = round_up(ceil_div(share, self.batches), self.part_multiple)
         return round_up(threads, WARP_MULTIPLE) if self.pad_to_warp else threads
 
     def fill_of(self, facts: PersistentFacts) -> str:
@@ -152,7 +156,7 @@ class RowsOf:
         self.is_wide = facts.max_dtype_bits >= 32
         self.is_phased, self.vector = vectors_along_rows(facts)
         self.row_vectors = row_vectors(facts.reduction_elems, self.vector, self.is_phased)
-        self.block_lanes = max(1, facts.block_elems // self.vector)
+        self.block_lanes = lanes_of_blocks((facts.block_elems, *facts.group_elems), self.vector)
         self.share = arch.share_bytes_per_ns
         self.moved_bits = max(1, facts.input_bits + facts.output_bits)
         self.levels = max(1, facts.passes - 1)
@@ -172,4 +176,9 @@ class RowsOf:
 
     def workspace_bytes(self, block: int) -> int:
         """Shared memory in which the warps of a block exchange partial results."""
-        return round_up(ceil_div(block, 32) * ceil_div(self.facts.accumulator_bits, 8) * self.levels, 128)
+        of_groups = sum(ACCUMULATOR_BYTES * block for size in self.facts.group_elems if meets_in_shared(size, self.vector))
+        return round_up(ceil_div(block, 32) * ceil_div(self.facts.accumulator_bits, 8) * self.levels + of_groups, 128)
+
+    def block_multiple(self, batches: int) -> int:
+        """The threads of a row are a multiple of this: of a warp, and of the threads of a group where a thread has several vectors."""
+        return math.lcm(WARP_THREADS, self.block_lanes if batches > 1 else 1)

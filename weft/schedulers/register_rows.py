@@ -206,10 +206,10 @@ class RegisterRows(RowsOf):
         bdimx = None
         if threads <= arch.warp_threads // 2:  # rows shorter than a warp share one warp, with a power of two of lanes each, for shuffles
             padded = bdimx = max(next_power_of_two(threads), 2 * self.vector * self.is_phased)
-            if padded < FEW_LANES and batches > 1:
+            if batches > 1 and (padded < FEW_LANES or padded % self.block_lanes):
                 return
         else:
-            padded = round_up(threads, arch.warp_threads)
+            padded = round_up(threads, self.block_multiple(batches))
         if padded <= arch.max_threads_per_block:
             yield from self.with_threads("2d", projected, bits, batches, padded, bdimx, 1, 1)
 
@@ -219,7 +219,7 @@ class RegisterRows(RowsOf):
         inner, outer = ceil_div(facts.inner_run_elems, self.vector), facts.outer_run_elems
         most = arch.max_threads_per_block
         for batches in self.batch_range(inner):
-            padded = round_up(ceil_div(inner, batches), arch.warp_threads)
+            padded = round_up(ceil_div(inner, batches), self.block_multiple(batches))
             if inner < 0.85 * padded * batches:
                 continue
             for outer_batches in dict.fromkeys(ceil_div(outer, bdimz) for bdimz in (1, 2, 4, 8, 16, 32, MAX_BLOCK_Z)):
@@ -396,7 +396,7 @@ class RegisterRows(RowsOf):
 
     def in_cluster(self, projected: bool, bits: float, batches: int, blocks: int, early: Early | None = None) -> Iterator[Candidate]:
         """Yield candidates with a row in so many blocks of a cluster (or in one), of up to 512 threads each."""
-        padded = round_up(ceil_div(share_of(self.row_vectors, blocks), batches), self.arch.warp_threads)
+        padded = round_up(ceil_div(share_of(self.row_vectors, blocks), batches), self.block_multiple(batches))
         if SHARE_MULTIPLE % self.block_lanes and blocks > 1:
             return
         if padded <= CLUSTER_BLOCK_THREADS[1] and (blocks == 1 or self.facts.iteration_elems <= MAX_GRID[1]):

@@ -37,6 +37,8 @@ LEAST_RUN_BITS = 32
 class RowAnalysis(Analysis):
     """What reductions and normalizations have in common: loops, runs, vectors, bits moved, cost."""
 
+    can_hold_groups = False
+    """Its schedules can give a group of neighbours to the threads of several warps."""
     can_read_singly = True
     """Its schedules can read inputs element by element if they do not allow the vectors that other tensors need."""
 
@@ -84,7 +86,7 @@ class RowAnalysis(Analysis):
             iteration_elems=math.prod(extents[n] for n in shape.order if n not in shape.reduced),
             reduction_elems=math.prod(extents[n] for n in shape.reduced),
             runs=tuple((run.is_reduction, run.extent_elems(extents)) for run in shape.runs),
-            vector_limit_elems=limits.limit_elems(shape.inner_position, env, alignment_bits, vector_bits),
+            vector_limit_elems=min(limits.limit_elems(shape.inner_position, env, alignment_bits, vector_bits), self.blocks.most_vector_elems),
             phased_limit_elems=phased, is_tailed=is_tailed,
             **self.facts_of_elements(),
             input_bits=sum(t.dtype().bits for t in self.row_inputs),
@@ -94,6 +96,7 @@ class RowAnalysis(Analysis):
             vector_bits=vector_bits,
             access_bits=access_bits,
             single_reads=tuple(t.name for t in single),
+            group_elems=self.blocks.groups,
         )
 
     def kept_facts(self, extents: tuple[int, ...]) -> dict[str, Any]:
@@ -147,7 +150,7 @@ class RowAnalysis(Analysis):
         if self.blocks.largest and not self.shape.is_inner and not is_tile:
             return Decline("the innermost axis is not reduced, but reductions over blocks of elements run along rows")
         outputs = [t for t in self.outputs if not any(t is other for other in turned)]
-        return why_not_vectors(outputs, self.limits, facts.vector_limit_elems, self.blocks, chosen_elems)
+        return why_not_vectors(outputs, self.limits, facts.vector_limit_elems, self.blocks, chosen_elems, is_held_by_warps=self.can_hold_groups)
 
 
 def analyze_rows(

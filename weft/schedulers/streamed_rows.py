@@ -28,8 +28,9 @@ class StreamedRows(RowsOf):
 
     def block_sizes(self) -> tuple[int, ...]:
         """Block sizes with at least two vectors per thread (otherwise the smallest size)."""
-        sizes = tuple(t for t in (64, 128, 256, 512, 1024) if t * 2 <= self.row_vectors)
-        return sizes[-3:] or (64,)
+        multiple, most = self.block_multiple(2), self.arch.max_threads_per_block
+        sizes = tuple(t for t in (64, 128, 256, 512, 1024) if t * 2 <= self.row_vectors)[-3:] or (64,)
+        return tuple(dict.fromkeys(threads for t in sizes if (threads := round_up(t, multiple)) <= most))
 
     def loop_unroll(self, threads: int) -> int:
         """Vectors of a thread whose loads are issued together."""
