@@ -48,6 +48,11 @@ def fold_groups(fusion: Fusion) -> int:
     return 0
 
 
+def has_groups(fusion: Fusion) -> bool:
+    """Tell whether `fold_groups` finds reductions over groups."""
+    return bool(_groups_of_rows(fusion))
+
+
 def _groups_of_rows(fusion: Fusion) -> list[ReductionOp]:
     """Return the reductions over groups within larger folds of which the elements also get the results; none if one of them cannot be a fold that keeps the
     shape."""
@@ -137,8 +142,9 @@ class _Images:
             places = self._with_new_axes(first, expr.attributes["flags"])
         elif isinstance(expr, SqueezeOp):
             places = tuple(p for p, dropped in zip(self.places[first], expr.attributes["flags"], strict=True) if not dropped)
-        elif isinstance(expr, (LoadStoreOp, ExpandOp)) and not out.has_root():
-            places = self.places[first]
+        elif isinstance(expr, (LoadStoreOp, ExpandOp)) and set(out.get_maybe_root_domain()) == set(out.get_logical_domain()):
+            place = dict(zip(out.get_maybe_root_domain(), self.places[first], strict=True))
+            places = tuple(place[axis] for axis in out.get_logical_domain())
         else:
             return False
         if isinstance(expr, ExpandOp) and out.is_fusion_output:
@@ -181,10 +187,9 @@ class _Images:
 
     def _reduce(self, expr: ReductionOp, given: TensorView, out: TensorView) -> bool:
         """Follow a reduction over values per group: it is one over all elements, if equal ones do not change it."""
-        folded = {p for p, a in zip(self.places[given], out.get_logical_domain(), strict=True) if a.is_reduction()}
-        kept = [p for p in self.places[given] if p not in folded]
-        is_known = None not in self.places[given] and MONOIDS[expr.attributes["kind"]].is_idempotent and not out.has_root()
-        if not is_known or len(expr.inputs) != 1 or isinstance(out.dtype(), StateType) or self.within[given] & set(kept):
+        kept = [p for p, a in zip(self.places[given], out.get_logical_domain(), strict=True) if p is not None and not a.is_reduction()]
+        is_known = None not in self.places[given] and MONOIDS[expr.attributes["kind"]].is_idempotent and not out.has_root() and kept == sorted(kept)
+        if not is_known or len(expr.inputs) != 1 or isinstance(out.dtype(), StateType) or out in self.images:
             return False
         self.reduced.append(expr)
         return True
@@ -207,14 +212,16 @@ class _Images:
     def _reduce_rows(self, expr: ReductionOp) -> None:
         """Let a reduction over values per group read all elements."""
         fusion, given, out = self.fusion, expr.tensor_inputs[0], expr.tensor_outputs[0]
-        image, mine = self.images[given], {}
-        for p, axis in zip(self.places[given], out.get_logical_domain(), strict=True):
-            mine[p] = axis
-        kept = {p: axis for p, axis in mine.items() if not axis.is_reduction()}
-        axes = [kept.get(n) or fusion.copy_axis(a, IterType.reduction) for n, a in enumerate(logical_axes(image))]
+        image, places = self.images[given], self.places[given]
+        kept = [p for p, axis in zip(places, out.get_logical_domain(), strict=True) if not axis.is_reduction()]
+        rows = [p for p in kept if p not in self.within[given]]
+        axes = [fusion.copy_axis(a, None if n in rows else IterType.reduction) for n, a in enumerate(logical_axes(image))]
+        made = fusion.new_tensor(axes, out.dtype())
         fusion.remove(expr)
-        keep_axes(out, axes)
-        fusion.register(ReductionOp([image], [out], **expr.attributes))
+        fusion.register(ReductionOp([image], [made], **expr.attributes))
+        keep_axes(out, logical_axes(out))
+        flags = tuple(p in self.within[given] for p in kept)
+        fusion.register(BroadcastOp([made], [out], op="broadcast", flags=flags) if any(flags) else LoadStoreOp([made], [out]))
 
     def _take_one(self, tensor: TensorView) -> None:
         """Let an output be one element of each group of its image."""
@@ -229,4 +236,4 @@ class _Images:
         tensor.definition().attributes.update(op="group_result", block=block, layout=RESULTS)  # type: ignore[union-attr]
 
 
-__all__ = ["fold_groups"]
+__all__ = ["fold_groups", "has_groups"]

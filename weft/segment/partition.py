@@ -18,6 +18,7 @@ from ..compiler import NoScheduler, is_taken_at_some_sizes
 from ..errors import require
 from ..expr import Number, Sym, evaluate_int
 from ..graph.few_terms import term_by_term
+from ..graph.group_folds import has_groups
 from ..graph.looked_up_reshapes import reshapes_looked_up
 from ..graph.nested_sums import in_two_steps
 from ..graph.sums_of_parts import through_parts
@@ -61,6 +62,10 @@ def _in_two_steps(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order
     """The same with sums that begin in the kernel of a normalization, where they do."""
     cut, parts = in_two_steps(fusion) if order == "best" else (fusion, {})
     tried: list[Fusion] = []
+    if parts and has_groups(fusion):  # the kernel of rows that folds groups of them has whole sums, too
+        whole = _make_plan(fusion, takes, env, order)
+        if len(whole.kernels) == 1:
+            return whole
     while parts:
         found = _make_plan(cut, takes, env, order)
         kept = {name for name, part in parts.items() if _is_beside_rows(found, part, parts.values())}

@@ -1,0 +1,135 @@
+"""Reductions over groups of neighbours behind a norm of the whole row, in one kernel that reads the row once. Compared with torch in float64.
+
+Codes of narrow types are compared as quotients: a code is right if the float64 quotient is at most half a step away, and as much more as the float32 quotient is
+wrong. A norm, its scale and the division have at most a dozen roundings of 2^-24, and a quotient is at most 16 steps of e4m3 (127 of int8): less than 2^-10 steps.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fusion_check import poisoned_outputs
+
+from weft import DataType, FusionDefinition
+from weft.options import options
+
+TORCH = {DataType.BFloat16: torch.bfloat16, DataType.Half: torch.float16, DataType.Float: torch.float32}
+LARGEST = {DataType.Float8_e4m3fn: 448.0, DataType.Char: 127.0}
+BEYOND = 2.0**-10
+"""Steps that a code may be off, besides rounding."""
+E4M3_MANTISSA, E4M3_LEAST = 3, -9
+"""Bits behind the leading one; exponent of the smallest number and step."""
+
+
+def quantized_norm(
+    group: int, dtype: DataType = DataType.BFloat16, to: DataType = DataType.Float8_e4m3fn, shape: tuple[int, int] = (-1, -1)
+) -> FusionDefinition:
+    """A residual, its RMS norm with a weight, and the norm in groups of so many elements with a scale each: codes, scales, the residual."""
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        x, r = (ops.cast(fd.define_tensor(list(shape), contiguity=True, dtype=dtype), DataType.Float) for _ in range(2))
+        w = ops.broadcast_in_dim(ops.cast(fd.define_tensor([-1], contiguity=True, dtype=dtype), DataType.Float), x.shape(), [1])
+        h = ops.add(x, r)
+        y = ops.mul(ops.mul(h, ops.rsqrt(ops.add(ops.mean(ops.mul(h, h), [1], keepdim=True), 1e-5))), w)
+        y = ops.reshape(y, [x.size(0), ops.div(x.size(1), group), group])
+        scale = ops.div(ops.maximum(ops.max(ops.abs(y), [2], True), 1e-10), LARGEST[to])
+        q = ops.div(y, scale)
+        q = ops.cast(ops.round(q) if to is DataType.Char else q, to)
+        for out in (ops.reshape(q, [x.size(0), x.size(1)]), ops.squeeze(scale, [2]), ops.cast(h, dtype)):
+            fd.add_output(out)
+    return fd
+
+
+def numbers(dtype: DataType, rows: int, width: int) -> list[torch.Tensor]:
+    """Numbers whose sums are exact in bfloat16, so that the residual is what its norm reads, and a weight."""
+    made = torch.Generator().manual_seed(rows + width)
+    x, r = (torch.randint(-64, 65, (rows, width), generator=made) / 32 for _ in range(2))
+    return [t.to(TORCH[dtype]) for t in (x, r, torch.randn(width, generator=made))]
+
+
+def check_codes(got: torch.Tensor, quotient: torch.Tensor) -> None:
+    """Check that codes are the nearest to float64 quotients."""
+    step = torch.ones_like(quotient)
+    if got.dtype.is_floating_point:
+        exponent = torch.floor(torch.log2(torch.maximum(quotient.abs(), got.double().abs()).clamp(min=1e-30)))
+        step = torch.exp2((exponent - E4M3_MANTISSA).clamp(min=E4M3_LEAST))
+    assert ((got.double() - quotient).abs() <= (0.5 + BEYOND) * step).all()
+
+
+def check(fd: FusionDefinition, group: int, given: list[torch.Tensor], kernels: int = 1) -> str:
+    """Run twice, bit for bit the same; compare with float64; return the text of the kernel."""
+    with poisoned_outputs(), options(check="races", strict_schedules=True):
+        first, again = fd.execute(given), fd.execute(given)
+    q, scale, h = first
+    assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(first, again))
+    x, r, w = (t.double() for t in given)
+    assert torch.equal(h.double(), x + r)
+    y = ((x + r) * ((x + r).square().mean(1, keepdim=True) + 1e-5).rsqrt() * w).view(x.shape[0], -1, group)
+    want = y.abs().amax(2).clamp(min=1e-10) / LARGEST[DataType.Char if q.dtype is torch.int8 else DataType.Float8_e4m3fn]
+    torch.testing.assert_close(scale.double(), want, rtol=2.0**-20, atol=0)  # a mean, a root, a product and a quotient
+    check_codes(q.view(y.shape), y / want[:, :, None])
+    assert len(fd.fec.kernel_runtimes) == kernels
+    return "\n".join(r.program.text for r in fd.fec.kernel_runtimes)
+
+
+@pytest.mark.parametrize(("group", "rows", "width"), [
+    (128, 5, 4096), (128, 3, 4224), (128, 7, 384), (64, 5, 8192), (32, 9, 736), (16, 4, 48), (16, 3, 6160), (8, 5, 40), (4, 5, 20),
+    (2, 3, 14), (1024, 2, 3072), (512, 3, 2560), (256, 4, 7168),
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", TORCH)
+def test_groups_of_powers_of_two_behind_a_norm(group: int, rows: int, width: int, dtype: DataType) -> None:
+    """Within a thread, in some lanes, in whole warps."""
+    check(quantized_norm(group, dtype), group, numbers(dtype, rows, width))
+
+
+@pytest.mark.parametrize(("group", "rows", "width"), [
+    (96, 5, 4608), (96, 3, 288), (160, 4, 960), (24, 6, 120), (12, 5, 36), (6, 3, 12), (3, 7, 33), (127, 3, 889), (100, 2, 1000), (7, 4, 2030),
+    (384, 2, 2688), (72, 9, 72 * 31),
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", [DataType.BFloat16, DataType.Float])
+def test_groups_of_other_sizes_meet_in_shared_memory(group: int, rows: int, width: int, dtype: DataType) -> None:
+    assert f"{group}, " in check(quantized_norm(group, dtype), group, numbers(dtype, rows, width))
+
+
+@pytest.mark.parametrize(("group", "width"), [(128, 4096), (96, 480), (8, 40)])
+def test_integers_of_8_bits(group: int, width: int) -> None:
+    check(quantized_norm(group, to=DataType.Char), group, numbers(DataType.BFloat16, 5, width))
+
+
+@pytest.mark.parametrize("group", [128, 96, 1])
+def test_one_group_and_groups_of_one_element(group: int) -> None:
+    """One group is the row, and of one element each is its own maximum."""
+    check(quantized_norm(group), group, numbers(DataType.BFloat16, 3, group if group > 1 else 200))
+
+
+@pytest.mark.parametrize(("group", "width"), [(128, 1152), (96, 9216), (16, 32)])
+def test_one_row(group: int, width: int) -> None:
+    check(quantized_norm(group, shape=(1, width)), group, numbers(DataType.BFloat16, 1, width))
+
+
+@pytest.mark.parametrize("group", [128, 96])
+def test_no_rows(group: int) -> None:
+    given = numbers(DataType.BFloat16, 0, 4 * group)
+    fd = quantized_norm(group)
+    assert [tuple(t.shape) for t in fd.execute(given)] == [(0, 4 * group), (0, 4), (0, 4 * group)]
+
+
+def test_too_many_threads_for_a_group_take_two_kernels() -> None:
+    """127 elements, one in a thread: 32 groups of 127 threads would begin together with a warp."""
+    fd = quantized_norm(127)
+    check(fd, 127, numbers(DataType.BFloat16, 3, 16 * 127), kernels=2)
+
+
+def test_the_row_is_read_once() -> None:
+    text = check(quantized_norm(128), 128, numbers(DataType.BFloat16, 5, 4096))
+    assert text.count("load_global_vector<8") == 3 and text.count("fold_group<weft::Max, 8, 128, 16, 16>") == 1  # x, r and the weight
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_a_number_counts(bad: float) -> None:
+    """As in torch: the scale of its row, or group, is not a number or infinite."""
+    x, r, w = numbers(DataType.BFloat16, 3, 512)
+    w[200] = bad
+    with options(check="races"):
+        _, scale, _ = quantized_norm(128).execute([x, r, w])
+    assert torch.isfinite(scale[:, [0, 2, 3]]).all() and not torch.isfinite(scale[:, 1]).any()
