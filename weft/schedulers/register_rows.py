@@ -242,7 +242,7 @@ class RegisterRows(RowsOf):
         if early is not None:
             wanted = limit = early.registers
         elif cluster_blocks > 1:
-            wanted = limit = self.cluster_registers(kept, self.loaded_registers(vectors))
+            wanted = limit = self.in_pairs(self.cluster_registers(kept, self.loaded_registers(vectors)), kept, block)
         else:
             wanted, limit = self.registers(kept, is_warp_row)
             if is_warp_row and not self.is_wide and facts.reduction_elems == row_threads * vectors * self.vector:
@@ -261,6 +261,7 @@ class RegisterRows(RowsOf):
             max_registers=min(limit, arch.registers_per_thread(block)),  # with more registers the block could not be launched
             cluster_blocks=cluster_blocks, is_phased=self.is_phased, weights=weights, block_lanes=self.block_lanes,
             still_axes=facts.still_axes, is_tailed=self.is_phased and facts.is_tailed,
+            late=2 * (cluster_blocks > 1 and facts.late_input_bits > 0),  # registers of a cluster's threads are counted without these inputs
         )  # fmt: skip
         params = dataclasses.replace(params, fill=params.fill_of(facts))
         lanes = facts.reduction_elems / (row_threads * vectors * self.vector * cluster_blocks)
@@ -324,6 +325,13 @@ class RegisterRows(RowsOf):
         if self.is_wide and self.facts.vectorizable_inputs > 1 and not self.facts.has_rng:
             beside = BUSY_REGISTERS + REGISTER_STEP * (self.is_phased and held >= BUSY_REGISTERS)
         return max(MIN_REGISTERS, round_up(held + beside, 8))
+
+    def in_pairs(self, registers: int, kept: int, block: int) -> int:
+        """Return fewer registers per thread of a cluster's block if the last pass reads inputs that the others do not, and with fewer two blocks share a
+        multiprocessor, whose threads still have room for the row: while one waits for these inputs, the other loads. Measured: docs/constants.md.
+        """
+        of_two = self.arch.registers_per_thread(2 * block) // 8 * 8 if 2 * block <= self.arch.max_threads_per_sm else 0
+        return of_two if self.facts.late_input_bits and kept + THREAD_REGISTERS <= of_two < registers else registers
 
     def row_registers(self, bits: float, vectors: int) -> int:
         """Registers that `vectors` vectors of a row take, of which `bits` per element are kept."""
