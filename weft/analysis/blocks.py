@@ -20,7 +20,8 @@ WARP_LANES = 32
 @dataclass(frozen=True)
 class BlockNeeds:
     """The quantization blocks of a fusion. Units: elements. largest, smallest: of all reductions over blocks; 0 if there is none. groups: of each whose threads
-    may also meet in shared memory (`GroupFoldOp`). largest_in_warp: of the others. obstacle: why loops whose innermost class is `inner` cannot have a block in neighbouring threads, or "".
+    may also meet in shared memory (`GroupFoldOp`). largest_in_warp: of the others. obstacle: why loops whose innermost class is `inner` cannot have a block in
+    neighbouring threads, or "".
     """
 
     largest: int = 0

@@ -17,8 +17,8 @@ from ..ir.fusion import Fusion
 from ..ir.graph_ops import BagOp, LookupOp, ReshapeOp, ScatterStoreOp
 from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView
 from ..lower.kernel_ir import (
-    Access, Allocate, Block, BlockFold, Buffer, BulkCopy, GroupFold, If, KeepScale, Kernel, Let, LetRowEnd, Loop, MagnitudeFold, Move, Op, Reduce, Repack, RowLoad, Scan,
-    ScaledCast, Statement, StoreScales, ThreadGroup, TurnTile, Unswitched, bytes_of, walk,
+    Access, Allocate, Block, BlockFold, Buffer, BulkCopy, GroupFold, If, KeepScale, Kernel, Let, LetRowEnd, Loop, MagnitudeFold, Move, Op, Reduce, Repack,
+    RowLoad, Scan, ScaledCast, Statement, StoreScales, ThreadGroup, TurnTile, Unswitched, bytes_of, walk,
 )  # fmt: skip
 from ..lower.kernel_sync import Sync
 from ..lower.state import absorbs_lanes

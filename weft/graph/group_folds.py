@@ -22,6 +22,7 @@ from ..ir.values import BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, Po
 from ..ops.blocks import MOST_BLOCK
 from ..ops.build import broadcast, logical_axes, new_axes
 from ..ops.monoids import MONOIDS
+from ..ops.shapes import squeeze
 from .made_reductions import keep_axes
 from .nested_sums import Axes, Folding, folds_alike, is_spread
 
@@ -63,11 +64,11 @@ def _groups_of_rows(fusion: Fusion) -> list[ReductionOp]:
     alike = folds_alike(exprs, maps)
     found: list[ReductionOp] = []
     for classes, pairs in alike.items():
-        groups = {folds for e, folds in pairs if _size_of_group(e) and is_spread(e, folds, maps)}
+        groups = {folds for e, folds in pairs if size_of_group(e) and is_spread(e, folds, maps)}
         rows = [folds for others, near in alike.items() if set(others) == set(classes) for e, folds in near if is_spread(e, folds, maps)]
         nested = {g for g in groups if any(g < folds for folds in rows) or _are_folded_again(frozenset(classes) - g, alike, maps)}
         found += [e for e, folds in pairs if folds in nested and isinstance(e, ReductionOp)]
-    return found if all(map(_size_of_group, found)) else []
+    return found if all(map(size_of_group, found)) else []
 
 
 def _are_folded_again(rows: frozenset[IterDomain], alike: Mapping[Axes, Sequence[Folding]], maps: AxisMaps) -> bool:
@@ -75,7 +76,7 @@ def _are_folded_again(rows: frozenset[IterDomain], alike: Mapping[Axes, Sequence
     return any(is_spread(e, folds, maps) for classes, pairs in alike.items() if set(classes) == rows for e, folds in pairs)
 
 
-def _size_of_group(expr: Expr) -> int:
+def size_of_group(expr: Expr) -> int:
     """Return how many elements a reduction folds, if these are all along its innermost axes, of constant extents; else 0."""
     out = expr.tensor_outputs[0]
     if not isinstance(expr, ReductionOp) or len(expr.inputs) != 1 or out.has_root() or isinstance(out.dtype(), StateType):
@@ -111,7 +112,7 @@ class _Images:
         image = self.fusion.new_tensor([self.fusion.copy_axis(a) for a in logical_axes(source)], out.dtype())
         within = frozenset(n for n, a in enumerate(out.get_logical_domain()) if a.is_reduction())
         count = len(logical_axes(source)) - min(within)
-        attributes = dict(op="group_fold", kind=expr.attributes["kind"], axes=count, block=_size_of_group(expr), compute=out.dtype())
+        attributes = dict(op="group_fold", kind=expr.attributes["kind"], axes=count, block=size_of_group(expr), compute=out.dtype())
         self.made.append(GroupFoldOp([source], [image], **attributes))
         self.fusion.register(self.made[-1])
         self._know(out, image, tuple(n for n in range(image.ndim) if n not in within), within)
@@ -156,26 +157,24 @@ class _Images:
         """Return the places of the axes of a tensor with new ones, which stand for those of the rows' tensors if all of these are there then."""
         old = iter(self.places[tensor])
         places = tuple(None if new else next(old) for new in flags)
-        is_whole = len(places) == self.images[tensor].ndim and all(p is None or p == n for n, p in enumerate(places))
+        is_whole = len(places) == self.images[tensor].ndim and all(p == n if p is not None else n in self.within[tensor] for n, p in enumerate(places))
         return tuple(range(len(places))) if is_whole else places
 
     def _compute(self, expr: PointwiseOp, given: list[TensorView], out: TensorView) -> bool:
         """Follow an op: it reads images if its result has the axes of groups, else it has an image."""
-        first, image = given[0], self.images[given[0]]
-        if len({self.places[t] for t in given}) > 1 or None in self.places[first]:
+        places, within = self.places[given[0]], self.within[given[0]]
+        axes = list(zip(places, logical_axes(out), strict=True))
+        if any(self.places[t] != places for t in given) or any(p is None and not a.is_broadcast() for p, a in axes):
             return False
-        places, within = self.places[first], self.within[first]
-        if any(p in within and a.is_iteration() for p, a in zip(places, logical_axes(out), strict=True)):
+        if any(p in within and a.is_iteration() for p, a in axes):
             self.replaced += [(expr, t, self.images[t]) for t in given]
-            return True
-        flags = [n not in places for n in range(image.ndim)]
+            return None not in places and len(places) == self.images[given[0]].ndim
         operands: list[Val] = []
         for value in expr.inputs:
             if value in self.images:
-                operands.append(self.images[value])  # type: ignore[index]
-            elif isinstance(value, TensorView) and any(flags):
-                operands.append(broadcast(self.fusion, value, flags))
-                self.made.append(operands[-1].definition())  # type: ignore[arg-type]
+                operands.append(self.images[value])
+            elif isinstance(value, TensorView):
+                operands.append(self._spread(value, places, self.images[given[0]].ndim))
             else:
                 operands.append(value)
         tensors = [v for v in operands if isinstance(v, TensorView)]
@@ -185,10 +184,21 @@ class _Images:
         self._know(out, made, places, within)
         return True
 
+    def _spread(self, value: TensorView, places: Places, rank: int) -> TensorView:
+        """Return another operand of an op whose tensors have these places, with the axes of the rows' tensors."""
+        added, left = tuple(p is None for p in places), [p for p in places if p is not None]
+        if any(added):
+            value = squeeze(self.fusion, value, [n for n, is_added in enumerate(added) if is_added])
+            self.made.append(value.definition())  # type: ignore[arg-type]
+        if len(left) < rank:
+            value = broadcast(self.fusion, value, [n not in left for n in range(rank)])
+            self.made.append(value.definition())  # type: ignore[arg-type]
+        return value
+
     def _reduce(self, expr: ReductionOp, given: TensorView, out: TensorView) -> bool:
         """Follow a reduction over values per group: it is one over all elements, if equal ones do not change it."""
         kept = [p for p, a in zip(self.places[given], out.get_logical_domain(), strict=True) if p is not None and not a.is_reduction()]
-        is_known = None not in self.places[given] and MONOIDS[expr.attributes["kind"]].is_idempotent and not out.has_root() and kept == sorted(kept)
+        is_known = MONOIDS[expr.attributes["kind"]].is_idempotent and not out.has_root() and kept == sorted(kept)
         if not is_known or len(expr.inputs) != 1 or isinstance(out.dtype(), StateType) or out in self.images:
             return False
         self.reduced.append(expr)
@@ -214,13 +224,13 @@ class _Images:
         fusion, given, out = self.fusion, expr.tensor_inputs[0], expr.tensor_outputs[0]
         image, places = self.images[given], self.places[given]
         kept = [p for p, axis in zip(places, out.get_logical_domain(), strict=True) if not axis.is_reduction()]
-        rows = [p for p in kept if p not in self.within[given]]
+        rows = [p for p in kept if p is not None and p not in self.within[given]]
         axes = [fusion.copy_axis(a, None if n in rows else IterType.reduction) for n, a in enumerate(logical_axes(image))]
         made = fusion.new_tensor(axes, out.dtype())
         fusion.remove(expr)
         fusion.register(ReductionOp([image], [made], **expr.attributes))
         keep_axes(out, logical_axes(out))
-        flags = tuple(p in self.within[given] for p in kept)
+        flags = tuple(p not in rows for p in kept)
         fusion.register(BroadcastOp([made], [out], op="broadcast", flags=flags) if any(flags) else LoadStoreOp([made], [out]))
 
     def _take_one(self, tensor: TensorView) -> None:
@@ -236,4 +246,4 @@ class _Images:
         tensor.definition().attributes.update(op="group_result", block=block, layout=RESULTS)  # type: ignore[union-attr]
 
 
-__all__ = ["fold_groups", "has_groups"]
+__all__ = ["fold_groups", "has_groups", "size_of_group"]

@@ -41,8 +41,7 @@ class SpreadOverBlocks(UserError):
 
 @lowering_pass(needs=["grid sync", "reductions"], gives=["workspaces"], before=["shared memory"])
 def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
-    """Give every reduction across threads, and every fold over groups that several warps hold, its workspace in shared memory, and those across blocks theirs in
-    global memory.
+    """Give every reduction across threads, and every fold over groups that meets in shared memory, its workspace; those across blocks theirs in global memory.
 
     Before: Reduce ops have no workspace.  After: `workspace`, `global_workspace`, `semaphores` and `last_flag` are set where needed, and writes of global
     memory that depend on a result which only the last block holds are predicated by that block's flag.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
 from ..analysis.axes import AxisMaps
 from ..analysis.op_cost import cost_of
@@ -18,6 +18,7 @@ from ..analysis.plain_copies import ends_segment, is_copy
 from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..compiler import WITHOUT_KERNEL
 from ..expr import Number, Sym, evaluate_int
+from ..graph.group_folds import size_of_group
 from ..ir.block_ops import BlockSampleOp, loop_sources
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import BagOp, LookupOp, RollOp, ScanOp, ScatterStoreOp
@@ -99,6 +100,7 @@ class Graph:
         self._last_pair: tuple[Group, int, Group, int] | None = None
         self._has_one_loop = False
         self._reduced: list[int] = []  # reduced axes of each reduction, by the number of its bit
+        self._of_groups: set[int] = set()  # reduced axes over which elements of rows can be folded in groups
         self._folded_into: dict[TensorView, int] = {}  # the reductions that a tensor depends on and that were not broadcast again
         for expr in self.exprs:
             if self.is_anchor[id(expr)]:
@@ -133,6 +135,8 @@ class Graph:
         if is_fold:
             group.fold = expr
             group.folds.add((every, reduced))
+            if size_of_group(expr):
+                self._of_groups.add(reduced)
             group.folded = 1 << len(self._reduced)
             self._reduced.append(reduced)
             for tensor in expr.tensor_outputs:
@@ -273,11 +277,11 @@ class Graph:
             return "their reductions do not run over the same axes"
         if needed & ~next(iter(folds))[0]:
             return "it has an axis that the reduction does not have"
-        if len({reduced for _, reduced in folds}) > 2:
+        if len(self._without_groups({reduced for _, reduced in folds})) > 2:
             return "they reduce over three or more different sets of axes"
         if a.folds and b.folds and not self._have_one_loop(a, b) and not self._can_be_tied(a, b):
             return "none of their tensors has the axes of both reductions"
-        spread = self._spread_again(a, b)
+        spread = self._without_groups(self._spread_again(a, b))
         if len(spread) > 1:
             return "two of their reductions run over different axes, and the results of both are broadcast back"
         is_across = spread and self.is_doubtful(a, b) and not any(axes & self._innermost(reads) for axes in spread)
@@ -307,14 +311,20 @@ class Graph:
 
     def _spread_again(self, a: Group, b: Group) -> set[int]:
         """Return the sets of axes over which reductions are broadcast again within both groups. With two such sets, the second reduction would wait for all of
-        the first."""
+        the first, unless it is over groups of elements within rows of the first."""
         both = (a.folded | b.folded) & (a.spread | b.spread)
         found: set[int] = set()
-        while both and len(found) < 2:
+        while both and len(found - self._of_groups) < 2:
             bit = both & -both
             found.add(self._reduced[bit.bit_length() - 1])
             both ^= bit
         return found
+
+    def _without_groups(self, reduced: Set[int]) -> Set[int]:
+        """Return sets of axes without those over groups within rows of another set."""
+        if len(reduced) < 2 or not reduced & self._of_groups:
+            return reduced
+        return {axes for axes in reduced if axes not in self._of_groups or not any(axes != rows and axes & ~rows == 0 for rows in reduced)}
 
     def _innermost(self, reads: Collection[TensorView]) -> int:
         """Return the innermost axis in memory of the largest of `reads`, as a bit; all bits if there is none."""
