@@ -12,6 +12,7 @@ from fusion_check import poisoned_outputs
 
 from weft import DataType, FusionDefinition
 from weft.options import options
+from weft.schedulers.inner_persistent import InnerPersistent
 
 TORCH = {DataType.BFloat16: torch.bfloat16, DataType.Half: torch.float16, DataType.Float: torch.float32}
 LARGEST = {DataType.Float8_e4m3fn: 448.0, DataType.Char: 127.0}
@@ -133,3 +134,44 @@ def test_what_is_not_a_number_counts(bad: float) -> None:
     with options(check="races"):
         _, scale, _ = quantized_norm(128).execute([x, r, w])
     assert torch.isfinite(scale[:, [0, 2, 3]]).all() and not torch.isfinite(scale[:, 1]).any()
+
+
+@pytest.fixture
+def forced(monkeypatch):
+    """Let the kernel be the `number`th candidate of a way."""
+
+    def force(way: str, number: int) -> list[str]:
+        made: list[str] = []
+
+        def choose(self, analysis, sizes, alignment_bits, arch, _way):
+            found = [params for name, params in self.candidates(analysis, sizes, alignment_bits, arch) if name == way]
+            made.append(str(found[min(number, len(found) - 1)]))
+            return found[min(number, len(found) - 1)], "forced"
+
+        candidates = InnerPersistent.candidates
+        monkeypatch.setattr(InnerPersistent, "choose_way", choose)
+        monkeypatch.setattr(InnerPersistent, "candidates", lambda self, *given: _unforced(candidates, self, given))
+        return made
+
+    def _unforced(candidates, self, given):
+        with monkeypatch.context() as patch:
+            patch.setattr(InnerPersistent, "choose_way", CHOOSE_WAY)
+            return candidates(self, *given)
+
+    return force
+
+
+CHOOSE_WAY = InnerPersistent.choose_way
+
+
+@pytest.mark.parametrize(("way", "group", "width"), [
+    ("register, one block", 128, 4224), ("register, one block", 96, 4608), ("register, one block", 512, 7680), ("register, cluster", 128, 40960),
+    ("register, cluster", 16, 33280), ("shared, one block", 128, 4224), ("shared, one block", 96, 4896), ("reread, one block", 128, 4224),
+    ("reread, one block", 96, 4896), ("reread, one block", 512, 7680), ("tma", 128, 4224), ("tma", 16, 4112), ("specialized", 128, 4224),
+    ("specialized", 64, 8192),
+])  # fmt: skip
+@pytest.mark.parametrize("number", [0, 1, 5])
+def test_every_way_to_keep_rows(forced, way: str, group: int, width: int, number: int) -> None:
+    made = forced(way, number)
+    check(quantized_norm(group), group, numbers(DataType.BFloat16, 3, width))
+    assert made
