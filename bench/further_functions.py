@@ -10,10 +10,10 @@ import math
 
 import torch
 import torch.nn.functional as F
-from function_cases import I, R, case
+from function_cases import I, Input, R, case
 from torch import Tensor
 
-FLOAT = torch.float32
+FLOAT, FP8 = torch.float32, torch.float8_e4m3fn
 
 
 # ---------------------------------------------------------------- recommenders
@@ -262,12 +262,128 @@ def latent_keys(x: Tensor, w: Tensor, c: Tensor, s: Tensor) -> Tensor:
     return torch.cat([F.rms_norm(latent, (512,), w), a * c - b * s, b * c + a * s], -1)
 
 
+# ---------------------------------------------------------------- norms and activations, quantized in groups of a row
+def to_fp8(y: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    y = y.float().unflatten(-1, (-1, group))
+    s = y.abs().amax(-1, keepdim=True).clamp(min=1e-10) / 448
+    return (y / s).clamp(-448, 448).to(FP8).flatten(-2), s.squeeze(-1)
+
+
 @case(R(16384, 4096), R(4096), R(16384, 4096), grads=())
 def norm_to_fp8_per_group(x: Tensor, w: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     h = x + r
     y = F.rms_norm(h, (4096,), w).float().unflatten(-1, (32, 128))
     s = y.abs().amax(-1, keepdim=True).clamp(min=1e-10) / 448
     return (y / s).clamp(-448, 448).to(torch.float8_e4m3fn).flatten(1), s[..., 0], h
+
+
+@case(R(16384, 7168), R(7168), R(16384, 7168), grads=())
+def norm_to_fp8_with_rounded_scales(x: Tensor, w: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """DeepGEMM: scales that are powers of two."""
+    h = x + r
+    y = F.rms_norm(h, (7168,), w).view(-1, 56, 128)
+    s = y.abs().float().amax(2).view(-1, 56).clamp(1e-4) / 448.0
+    s = torch.pow(2.0, torch.ceil(torch.log2(s.abs())))
+    return (y * (1.0 / s.unsqueeze(2))).to(FP8).view(-1, 7168), s, h
+
+
+@case(R(16384, 4096), R(4096), R(16384, 4096), grads=())
+def norm_to_fp8_with_scales_in_columns(x: Tensor, w: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    h = x + r
+    q, s = to_fp8(F.rms_norm(h, (4096,), w), 128)
+    return q, s.t().contiguous(), h
+
+
+@case(R(16384, 4608), R(4608), R(16384, 4608), grads=())
+def norm_to_fp8_per_group_of_96(x: Tensor, w: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    h = x + r
+    q, s = to_fp8(F.rms_norm(h, (4608,), w), 96)
+    return q, s, h
+
+
+@case(R(16384, 4096), R(4096), R(4096), R(16384, 4096), grads=())
+def layer_norm_to_int8_per_group(x: Tensor, w: Tensor, b: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    h = x + r
+    y = F.layer_norm(h, (4096,), w, b).float().view(-1, 64, 64)
+    s = y.abs().amax(-1, keepdim=True).clamp(min=1e-5) / 127
+    return (y / s).round().clamp(-128, 127).to(torch.int8).view(-1, 4096), s.view(-1, 64), h
+
+
+@case(R(16384, 4096), R(4096), R(16384, 4096), grads=())
+def norm_to_uint8_with_zero_points(x: Tensor, w: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    h = x + r
+    y = F.rms_norm(h, (4096,), w).float().view(-1, 128, 32)
+    low, high = y.amin(-1, keepdim=True), y.amax(-1, keepdim=True)
+    s = (high - low).clamp(min=1e-5) / 255
+    z = (-low / s).round()
+    return ((y / s).round() + z).clamp(0, 255).to(torch.uint8).view(-1, 4096), s.squeeze(-1), z.squeeze(-1).to(torch.uint8), h
+
+
+@case(R(16384, 4096), R(4096), R(16384, 4096), grads=())
+def norm_to_int8_with_sums(x: Tensor, w: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """And what the numbers of a row add up to, for products with zero points."""
+    h = x + r
+    y = F.rms_norm(h, (4096,), w).float().unflatten(-1, (-1, 128))
+    s = y.abs().amax(-1, keepdim=True).clamp(min=1e-5) / 127
+    q = (y / s).round().clamp(-128, 127)
+    return q.to(torch.int8).flatten(-2), s.squeeze(-1), (q * s).sum((-1, -2)), h
+
+
+@case(R(16384, 4096), R(4096), R(16384, 4096), grads=())
+def norm_to_fp8_in_two_levels(x: Tensor, w: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Scales of groups of 16, and a scale of these per row."""
+    h = x + r
+    y = F.rms_norm(h, (4096,), w).float().unflatten(-1, (-1, 16))
+    s = y.abs().amax(-1, keepdim=True).clamp(min=1e-10) / 448
+    t = s.amax((1, 2), keepdim=True) / 448
+    u = (s / t).to(FP8)
+    return (y / (u.float() * t)).clamp(-448, 448).to(FP8).flatten(-2), u.squeeze(-1), t.flatten(), h
+
+
+@case(R(16384, 4096), R(4096), R(16384, 4096), grads=())
+def norm_to_mxfp8(x: Tensor, w: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Scales of e8m0, as bytes."""
+    h = x + r
+    y = F.rms_norm(h, (4096,), w).float().unflatten(-1, (-1, 32))
+    e = torch.ceil(torch.log2(y.abs().amax(-1, keepdim=True) / 448)).clamp(-127, 127)
+    return (y / torch.exp2(e)).clamp(-448, 448).to(FP8).flatten(-2), (e.squeeze(-1) + 127).to(torch.uint8), h
+
+
+@case(R(16384, 4096), R(4096), R(16384, 4096), R(1, dt=FLOAT), grads=())
+def norm_to_nvfp4(x: Tensor, w: Tensor, r: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Two numbers in a byte, packed by hand; scales of e4m3."""
+    h = x + r
+    y = F.rms_norm(h, (4096,), w).float().unflatten(-1, (-1, 16))
+    s = (y.abs().amax(-1, keepdim=True) / 6 * g).clamp(max=448).to(FP8)
+    y = (y * (g / s.float().clamp(min=1e-12))).flatten(-2)
+    a, u = y.abs(), torch.uint8
+    code = (a > 0.25).to(u) + (a >= 0.75) + (a > 1.25) + (a >= 1.75) + (a > 2.5) + (a >= 3.5) + (a > 5) + (y < 0).to(u) * 8
+    return code[..., ::2] | (code[..., 1::2] << 4), s.squeeze(-1), h
+
+
+@case(R(16384, 14336), grads=())
+def swiglu_to_fp8_per_group(x: Tensor) -> tuple[Tensor, Tensor]:
+    gate, up = x.chunk(2, -1)
+    return to_fp8(F.silu(gate) * up, 128)
+
+
+@case(R(16384, 4096), grads=())
+def softmax_to_fp8_per_group(x: Tensor) -> tuple[Tensor, Tensor]:
+    return to_fp8(x.float().softmax(-1), 128)
+
+
+@case(Input((16384, 4096), torch.uint8, 120), R(16384, 32, dt=FLOAT), R(16384, 4096), R(4096), grads=())
+def norm_of_scaled_groups(q: Tensor, s: Tensor, r: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    h = (q.view(FP8).float().unflatten(-1, (-1, 128)) * s[..., None]).flatten(-2).to(r.dtype) + r
+    return F.rms_norm(h, (4096,), w), h
+
+
+@case(R(7168, 4096), grads=())
+def weight_to_fp8_in_squares(w: Tensor) -> tuple[Tensor, Tensor]:
+    """DeepSeek: a scale per 128 x 128."""
+    y = w.float().view(56, 128, 32, 128)
+    s = y.abs().amax((1, 3), keepdim=True).clamp(1e-4) / 448
+    return (y / s).to(FP8).view(7168, 4096), s.view(56, 32)
 
 
 # ---------------------------------------------------------------- language models, training

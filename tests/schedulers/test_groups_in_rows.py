@@ -175,3 +175,43 @@ def test_every_way_to_keep_rows(forced, way: str, group: int, width: int, number
     made = forced(way, number)
     check(quantized_norm(group), group, numbers(DataType.BFloat16, 3, width))
     assert made
+
+
+def four_bits(group: int, scales: DataType, flat: bool) -> FusionDefinition:
+    """A norm, and groups of numbers of 4 bits with narrow scales: NVFP4, MXFP4. flat: rows in the result are not divided into groups."""
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        x = ops.cast(fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16), DataType.Float)
+        y = ops.mul(x, ops.rsqrt(ops.add(ops.mean(ops.mul(x, x), [1], keepdim=True), 1e-5)))
+        g = ops.reshape(y, [x.size(0), ops.div(x.size(1), group), group])
+        scale = ops.cast(ops.div(ops.max(ops.abs(g), [2], True), 6.0), scales)
+        q = ops.cast(ops.div(g, ops.cast(scale, DataType.Float)), DataType.Float4_e2m1fn)
+        fd.add_output(ops.reshape(q, [x.size(0), x.size(1)]) if flat else q)
+        fd.add_output(ops.squeeze(scale, [2]))
+    return fd
+
+
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("group", "scales"), [(16, DataType.Float8_e4m3fn), (32, DataType.Float8_e8m0fnu), (48, DataType.Float8_e4m3fn)])
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize(("rows", "groups"), [(3, 23), (5, 128)])
+def test_numbers_of_4_bits_with_narrow_scales(group: int, scales: DataType, flat: bool, rows: int, groups: int) -> None:
+    """Scales are rounded as their type is; codes are the nearest to quotients by these scales."""
+    x = numbers(DataType.BFloat16, rows, group * groups)[0]
+    fd = four_bits(group, scales, flat)
+    with poisoned_outputs(), options(check="races", strict_schedules=True):
+        q, scale = fd.execute([x])
+    assert len(fd.fec.kernel_runtimes) == 1
+    y = (x.double() * (x.double().square().mean(1, keepdim=True) + 1e-5).rsqrt()).view(rows, groups, group)
+    want, got = y.abs().amax(2) / 6, scale.double()
+    exponent = torch.floor(torch.log2(want))
+    step = torch.exp2((exponent - E4M3_MANTISSA).clamp(min=E4M3_LEAST)) * (0.5 + BEYOND) if scales is DataType.Float8_e4m3fn else want
+    assert ((got - want).abs() <= step).all() and (scales is not DataType.Float8_e8m0fnu or (got >= want * (1 - 2.0**-20)).all())  # e8m0 rounds up
+    codes = q.view(torch.uint8).view(rows, -1)
+    codes = torch.stack([codes & 15, codes >> 4], -1).view(y.shape).long()
+    values = E2M1[codes & 7] * (1 - 2 * (codes >> 3))
+    quotient = (y / got[:, :, None]).clamp(-6, 6)
+    nearest = (quotient.abs()[..., None] - E2M1).abs().amin(-1)
+    assert ((values - quotient).abs() <= nearest + 2.0**-16).all()
