@@ -15,6 +15,8 @@ from ..ir.values import TensorView
 from .loop_axes import LoopAxes
 
 WARP_LANES = 32
+BARRIERS_OF_A_GROUP = 2
+"""Of a fold over groups whose threads meet in shared memory: before their partial results are written, and before they are read."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,6 @@ NARROW_ACCESS_BITS = 32
 """Bits of an access up to which bounds that are known to hold are left out: each element then needs fewer instructions. With 16-byte vectors the bounds cost
 nothing, and the straight code without them makes the compiler spill. Measured: docs/constants.md."""
 
-ACCUMULATOR_BYTES = 4
-"""Of a thread's part of a group that meets in shared memory."""
 WARP_MULTIPLE, SHARE_MULTIPLE = WARP_THREADS, 16
 """The vectors of a batch, and the share of each block of a cluster, are rounded up to multiples of these: then every warp begins at a cache line, and every
 share at a sector of 32 bytes, even with accesses of two bytes. Sectors that two blocks or two warps write one half each are expensive. Measured:
@@ -175,9 +173,10 @@ class RowsOf:
         return max(1, MAX_VECTOR_BITS // (self.vector * self.facts.max_dtype_bits))
 
     def workspace_bytes(self, block: int) -> int:
-        """Shared memory in which the warps of a block exchange partial results."""
-        of_groups = sum(ACCUMULATOR_BYTES * block for size in self.facts.group_elems if meets_in_shared(size, self.vector))
-        return round_up(ceil_div(block, 32) * ceil_div(self.facts.accumulator_bits, 8) * self.levels + of_groups, 128)
+        """Shared memory in which the warps of a block exchange partial results, and threads those of groups, at most."""
+        result_bytes = ceil_div(self.facts.accumulator_bits, 8)
+        meetings = sum(meets_in_shared(size, self.vector) for size in self.facts.group_elems)
+        return round_up((ceil_div(block, 32) * self.levels + block * meetings) * result_bytes, 128)
 
     def block_multiple(self, batches: int) -> int:
         """The threads of a row are a multiple of this: of a warp, and of the threads of a group where a thread has several vectors."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..analysis.blocks import meets_in_shared
+from ..analysis.blocks import BARRIERS_OF_A_GROUP, meets_in_shared
 from ..arch import SUB_PARTITIONS, Arch
 from .async_rows_heuristic import AsyncRowsParams, registers_for_row, tma_blocks_per_sm, tma_registers
 from .cost.parts import (
@@ -129,10 +129,6 @@ def _fraction(ratios: tuple[float, ...], c: Fitted) -> float:
     return float((1.0 + sum(r**-c.sharpness for r in ratios)) ** (-1.0 / c.sharpness))
 
 
-GROUP_BARRIERS = 2
-"""Of a fold over groups that meet in shared memory: before the partial results are written, and before they are read."""
-
-
 class _Cost:
     """Times of a row, or of a block's share of it, in ns."""
 
@@ -185,7 +181,7 @@ class _Cost:
             clocks += self.facts.nested_sums * (fold_clocks(self.how.run_threads, t) + (barrier if warps > 1 else 0.0))
         for size in self.facts.group_elems:
             lanes = max(1, size // self.how.vector)
-            clocks += self.how.batches * (fold_clocks(lanes, t) + GROUP_BARRIERS * barrier * meets_in_shared(size, self.how.vector))
+            clocks += self.how.batches * (fold_clocks(lanes, t) + BARRIERS_OF_A_GROUP * barrier * meets_in_shared(size, self.how.vector))
         return float(clocks / self.clock)
 
     def issue_ns(self) -> float:
