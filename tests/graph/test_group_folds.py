@@ -6,12 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from weft import DataType, FusionDefinition
 from weft.graph.group_folds import fold_groups, has_groups
 from weft.ir.block_ops import GroupFoldOp, GroupResultOp
 from weft.ir.fusion import Fusion
 from weft.ir.values import ReductionOp
+from weft.reference.bounds import evaluate_with_bounds
+from weft.reference.interpreter import evaluate
 
 Scales = Callable[[Any, Any, Any], tuple[list[Any], Any]]
 """(ops, normalized rows, largest magnitudes of groups [r, g, 1]) -> further outputs, and what divides the rows."""
@@ -109,3 +112,15 @@ def test_what_is_left_as_it_is(scales: Scales, fields: dict[str, Any]) -> None:
     before = str(fusion)
     assert fold_groups(fusion) == 0 and str(fusion) == before
     assert all(use in fusion.tensor_exprs() for t in fusion.tensors() for use in t.uses())  # nothing unfinished reads them
+
+
+@pytest.mark.parametrize("scales", [plain, rows_of_scales, transposed, sliced_scales], ids=lambda f: f.__name__)
+def test_results_are_the_same(scales: Scales) -> None:
+    """By the interpreter, in float64, and with bounds of errors."""
+    fusion = definition(scales, 16)
+    x = [torch.randn(5, 3, 16)]
+    want = evaluate(fusion, x)
+    fold_groups(fusion)
+    for got, bounded, expected in zip(evaluate(fusion, x), evaluate_with_bounds(fusion, x), want, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-14, atol=0)
+        assert torch.equal(got, bounded.value) and (bounded.bound is None or torch.isfinite(bounded.bound).all())

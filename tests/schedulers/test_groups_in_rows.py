@@ -11,6 +11,7 @@ import torch
 from fusion_check import poisoned_outputs
 
 from weft import DataType, FusionDefinition
+from weft.ir.enums import SchedulerType
 from weft.options import options
 from weft.schedulers.inner_persistent import InnerPersistent
 
@@ -215,3 +216,20 @@ def test_numbers_of_4_bits_with_narrow_scales(group: int, scales: DataType, flat
     quotient = (y / got[:, :, None]).clamp(-6, 6)
     nearest = (quotient.abs()[..., None] - E2M1).abs().amin(-1)
     assert ((values - quotient).abs() <= nearest + 2.0**-16).all()
+
+
+def test_a_schedule_that_the_user_asks_for() -> None:
+    """The definition itself is scheduled, and its results have the sizes that were asked for."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, 4, 48], contiguity=True, dtype=DataType.Float)
+        y = fd.ops.mul(x, fd.ops.rsqrt(fd.ops.add(fd.ops.mean(fd.ops.mul(x, x), [1, 2], keepdim=True), 1e-5)))
+        amax = fd.ops.max(fd.ops.abs(y), [2], True)
+        for out in (fd.ops.div(y, amax), amax):
+            fd.add_output(out)
+    given = torch.randn(7, 4, 48)
+    fd.sched.schedule(fd.fusion, SchedulerType.inner_persistent, [given])
+    with poisoned_outputs(), options(check="races"):
+        share, amax = fd.manual_execute([given])
+    y = given.double() * (given.double().square().mean((1, 2), keepdim=True) + 1e-5).rsqrt()
+    torch.testing.assert_close(amax.double(), y.abs().amax(2, keepdim=True), rtol=1e-6, atol=0)
+    torch.testing.assert_close(share.double(), y / y.abs().amax(2, keepdim=True), rtol=1e-6, atol=1e-9)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ..analysis.axes import AxisMaps
 from ..dtypes import StateType
 from ..expr import evaluate_int
-from ..ir.block_ops import RESULTS, GroupFoldOp, GroupResultOp
+from ..ir.block_ops import GroupFoldOp, GroupResultOp
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorDomain, TensorView, Val
@@ -243,7 +243,7 @@ class _Images:
         domain.root, domain.loop = root, list(root)
         block = math.prod(evaluate_int(root[n].sym, {}) for n in self.within[tensor])
         fusion.register(GroupResultOp([image], [tensor]))
-        tensor.definition().attributes.update(op="group_result", block=block, layout=RESULTS)  # type: ignore[union-attr]
+        tensor.definition().attributes.update(op="group_result", block=block, layout="rows")  # type: ignore[union-attr]
 
 
 __all__ = ["fold_groups", "has_groups", "size_of_group"]

@@ -104,14 +104,11 @@ class BlockSampleOp(LoadStoreOp):
         return split.inner()
 
 
-RESULTS = "results"
-"""The layout of results of groups: as any tensor's, by strides."""
-
-
 class GroupResultOp(BlockSampleOp):
     """One element per group of the input, of which all are equal. The output lacks the axes of a group; its root axes are the input's, and its loops, too.
 
-    attributes: op = "group_result"; block: elements of a group; layout = RESULTS. Kernels have it instead of the store of a reduction's result.
+    attributes: op = "group_result"; block: elements of a group; layout = "rows", though the output may have any strides. Kernels have it where a reduction's
+    result would be stored.
     """
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..errors import InternalError
 from ..expr import ONE, TRUE, ZERO, Sym, conjunction, equal, floordiv, less, mod, mul, recombine, var
-from ..ir.block_ops import RESULTS, sample_of
+from ..ir.block_ops import GroupResultOp, sample_of
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType
 from ..ir.graph_ops import BagOp, LookupOp, ScatterStoreOp
 from ..ir.values import Expr, FullOp, IotaOp, IterDomain, Merge, RandomOp, ReductionOp, Scalar, Split, TensorView
@@ -57,7 +57,7 @@ def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, 
     buffer = state.buffer(tensor)
     if buffer.memory is MemoryType.global_:
         sample, definition = sample_of(tensor), tensor.definition()
-        if sample is not None and sample.layout != RESULTS:
+        if sample is not None and not isinstance(sample, GroupResultOp):
             return Access(buffer, sample_index(indexer, tensor, sample))
         if writing and isinstance(definition, ScatterStoreOp):
             return Access(buffer, scattered_index(indexer, definition))

@@ -10,7 +10,11 @@ from typing import Any
 import torch
 
 from ..dtypes import DataType
-from ..ir.block_ops import GROUPED, PADDED, PADDED_COLUMNS, SWIZZLED, BlockFoldOp, BlockHadamardOp, BlockSampleOp
+from ..ir.block_ops import (
+    GROUPED, PADDED, PADDED_COLUMNS, SWIZZLED, BlockFoldOp, BlockHadamardOp, BlockSampleOp, GroupFoldOp, GroupResultOp,
+)  # fmt: skip
+from ..ir.values import no_reductions
+from ..ops.monoids import MONOIDS
 from . import narrow
 
 
@@ -33,6 +37,22 @@ def transformed(x: torch.Tensor, signs: int) -> torch.Tensor:
         low, high = made.unflatten(-1, (-1, 2, apart)).unbind(-2)
         made = torch.stack([low + high, low - high], -2).flatten(-3)
     return (made * 0.25).flatten(-2)
+
+
+def fold_groups(machine: Any, node: GroupFoldOp) -> torch.Tensor:
+    """Return, for each element, the fold of its group: of all elements along the innermost axes."""
+    x: torch.Tensor = machine.tensors[node.inputs[0]]
+    return torch.as_tensor(MONOIDS[node.kind].reduce(x, list(range(-node.attributes["axes"], 0)), True)).expand_as(x)
+
+
+def result_of_groups(machine: Any, node: GroupResultOp) -> torch.Tensor:
+    """Return one element of each group, with the axes of the output."""
+    domain = node.tensor_outputs[0].domain()
+    logical = no_reductions(domain.logical)
+    rows: torch.Tensor = machine.tensors[node.inputs[0]][tuple(slice(None) if axis in logical else 0 for axis in domain.maybe_root)]
+    kept = [axis for axis in domain.maybe_root if axis in logical]
+    rows = rows.permute([kept.index(axis) for axis in logical if axis in kept])
+    return rows[tuple(slice(None) if axis in kept else None for axis in logical)]
 
 
 def sample(machine: Any, node: BlockSampleOp) -> torch.Tensor:

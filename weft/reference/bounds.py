@@ -16,7 +16,7 @@ import torch
 
 from ..analysis.precision import wide_tensors
 from ..dtypes import DataType
-from ..ir.block_ops import BlockFoldOp, BlockHadamardOp, BlockSampleOp
+from ..ir.block_ops import BlockFoldOp, BlockHadamardOp, BlockSampleOp, GroupFoldOp, GroupResultOp
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import BagOp, CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
 from ..ir.values import (
@@ -463,7 +463,7 @@ _BOUNDS: dict[type, Callable[[_BoundedMachine, Any], Any]] = {
     PointwiseOp: _pointwise, BlockFoldOp: _block_fold, BlockHadamardOp: _block_fold,
     LoadStoreOp: _moved, BroadcastOp: _moved, SqueezeOp: _moved, ExpandOp: _moved, ReshapeOp: _moved, CatOp: _moved, BlockSampleOp: _moved,
     LookupOp: _looked_up, BagOp: _bag_sums, FullOp: _full, IotaOp: _made, RandomOp: _made, ReductionOp: _reduction, WelfordOp: _welford, ScanOp: _scan,
-    ScatterOp: _scatter, TorchOp: _torch_op,
+    ScatterOp: _scatter, TorchOp: _torch_op, GroupFoldOp: _unknown, GroupResultOp: _moved,
 }  # fmt: skip
 
 __all__ = ["Bounded", "evaluate_with_bounds"]

@@ -16,7 +16,7 @@ from ..analysis.random_numbers import drawing_ops
 from ..dtypes import DataType
 from ..errors import Unsupported, UserError
 from ..expr import Number, Sym
-from ..ir.block_ops import BlockFoldOp, BlockHadamardOp, BlockSampleOp
+from ..ir.block_ops import BlockFoldOp, BlockHadamardOp, BlockSampleOp, GroupFoldOp, GroupResultOp
 from ..ir.fusion import AsWritten, Fusion
 from ..ir.graph_ops import BagOp, CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
 from ..ir.values import (
@@ -416,6 +416,7 @@ RULES: dict[type, Callable[[Machine, Any], Any]] = {
     WelfordOp: _welford, FullOp: _full, IotaOp: _iota, RandomOp: _random,
     ReshapeOp: _reshape, CatOp: _cat, LookupOp: _look_up, BagOp: _look_up, TorchOp: _torch_op, ScanOp: _scan, ScatterOp: _torch_op,
     BlockFoldOp: block_rules.fold, BlockHadamardOp: block_rules.fold, BlockSampleOp: block_rules.sample,
+    GroupFoldOp: block_rules.fold_groups, GroupResultOp: block_rules.result_of_groups,
 }  # fmt: skip
 
 __all__ = ["evaluate"]

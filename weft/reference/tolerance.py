@@ -14,7 +14,7 @@ from typing import Any
 from .. import expr
 from ..dtypes import RECORDS, DataType
 from ..expr import Number, Sym
-from ..ir.block_ops import BlockFoldOp, BlockHadamardOp
+from ..ir.block_ops import BlockFoldOp, BlockHadamardOp, GroupFoldOp
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ScanOp, ScatterOp, TorchOp
 from ..ir.values import Expr, IotaOp, PointwiseOp, RandomOp, ReductionOp, TensorView, Val, WelfordOp, no_reductions
@@ -71,6 +71,8 @@ def _error(node: Expr, errors: dict[Val, _Error], env: dict[Sym, Number]) -> _Er
             casts += roundoff
     elif isinstance(node, BlockHadamardOp):
         summed = (summed + casts + roundoff) * math.sqrt(node.block)
+    elif isinstance(node, GroupFoldOp) and MONOIDS[node.kind].has_rounding:
+        relative, summed, casts = _summed(node.block, roundoff, relative, summed, casts)
     elif isinstance(node, BlockFoldOp):
         pass  # a maximum is one of its operands
     elif isinstance(node, PointwiseOp):
