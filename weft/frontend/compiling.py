@@ -32,6 +32,7 @@ from .regions import Region, find_regions, is_cheap
 from .reuse import donated_arguments, find_reuses
 from .rewrites import simplify
 from .row_sums import sum_rows
+from .scatter_reductions import reduce_rows
 from .structure import digest_of, structure_of
 from .translate import Translated, translate
 from .updates import find_updates, find_written, is_done, parts_of_arguments, writes_back
@@ -45,6 +46,7 @@ def rewrite(graph: torch.fx.Graph, *, is_ours: bool) -> None:
         split_complex(graph)
     simplify(graph, splits_bias=is_ours)
     if is_ours:
+        reduce_rows(graph)
         sum_rows(graph)
         align_products(graph)
         lay_out_convolutions(graph)

@@ -13,6 +13,7 @@ from typing import Optional
 from ..analysis.loop_axes import LoopAxes, loop_axes
 from ..analysis.plain_copies import is_plain_copy
 from ..ir.fusion import Fusion
+from ..ir.graph_ops import ScatterStoreOp
 from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, PointwiseOp, SqueezeOp, TensorView, Val
 from ..ops.build import compute_again, logical_axes
 from ..ops.lookups import leading_part
@@ -52,9 +53,11 @@ def _input_rows(inputs: Iterable[Val]) -> set[TensorView]:
 
 
 def _with_what_follows(fusion: Fusion, rows: set[TensorView]) -> set[TensorView]:
-    """Return `rows`, and what follows from these, from positions and from single values; of the outputs those with one axis."""
+    """Return `rows`, and what follows from these, from positions and from single values; of the outputs those with one axis. Memory that a scatter writes to is
+    none: there is one of it."""
     rows = set(rows)
     outputs = {t for t in fusion.tensor_outputs() if axes_of_its_own(t) > 1}
+    outputs |= {e.memory for e in fusion.tensor_exprs() if isinstance(e, ScatterStoreOp)}
     for expr in fusion.tensor_exprs():
         is_step = (isinstance(expr, STEPS) or is_plain_copy(expr)) and expr.tensor_outputs[0] not in outputs
         if is_step and all(t in rows or not axes_of_its_own(t) for t in expr.tensor_inputs):

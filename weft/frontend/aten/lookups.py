@@ -12,6 +12,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from ...analysis.ranges import range_of
 from ...ir.values import PointwiseOp, TensorView
 from ...ops.build import logical_axes
+from ...options import current, must_be_in_order
 from ...reference.torch_types import torch_dtype_to_nvfuser_dtype
 from .rules import Declined, Operand, Translation, meta_of, rule
 from .shapes import cut
@@ -286,7 +287,29 @@ def scatter(t: Translation, base: Operand, dim: int, index: Operand, source: Ope
     return _scattered(t, base, dim, index, source, lambda here, element, there: t.ops.where(here, element, there))
 
 
-@rule(aten.scatter_add.default, claims=_few_places)
+def _adds(node: torch.fx.Node) -> str:
+    """Few places are compared with all positions. More are added atomically, where the order of sums is free, and what they are added to is computed here."""
+    base: Any = node.args[0]
+    given = [meta_of(node.args[n]) for n in (0, 2, 3)]
+    is_float, dim = given[0].dtype.is_floating_point, int(node.args[1]) % max(1, given[0].dim())  # type: ignore[call-overload]
+    is_free = current().row_sums != "sort" and not (is_float and must_be_in_order())
+    sizes = [[n for d, n in enumerate(value.shape) if d != dim or value is not given[0]] for value in given]
+    is_whole = len({value.dim() for value in given}) == 1 and given[0].dim() > 0 and given[0].dtype in ADDED
+    is_whole = is_whole and _are_equal(sizes[1], sizes[2]) and _are_equal(sizes[0], [n for d, n in enumerate(given[2].shape) if d != dim])
+    return "" if is_free and is_whole and base.op == "call_function" else _few_places(node)
+
+
+def _are_equal(a: list[Any], b: list[Any]) -> bool:
+    return len(a) == len(b) and all(statically_known_true(x == y) for x, y in zip(a, b))
+
+
+ADDED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
+"""Types that are added atomically; those of 16 bits in float32."""
+
+
+@rule(aten.scatter_add.default, claims=_adds)
 def scatter_add(t: Translation, base: Operand, dim: int, index: Operand, source: Operand) -> Operand:
+    if _few_places(t.node):
+        return t.to(t.ops.scatter_rows(t.wide(base), index, t.wide(source), dim % t.rank(base)), t.result_dtype)
     zero = t.constant(0, t.result_dtype)
     return _scattered(t, t.wide(base), dim, index, source, lambda here, element, there: t.ops.add(there, t.ops.where(here, element, zero)))

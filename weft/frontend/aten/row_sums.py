@@ -1,4 +1,4 @@
-"""Sums of the rows that an index sends to the same row: two ops of weft's own, between which `weft.frontend.row_sums` chooses.
+"""Sums of the rows that an index sends to the same row: two ops of weft's own, between which `weft.frontend.row_sums` chooses, and one for their extrema.
 
 `added_rows` adds them atomically, in the order in which they come. `sorted_row_sums` is behind a sort of the index: the rows of each sum are neighbours in the
 order of the sort, and a kernel adds them one after the other: the same bits in every run, each row read once. An index may name one row thousands of times, so
@@ -84,6 +84,23 @@ def added_rows(t: Translation, base: Operand | None, values: Operand, index: Ope
     return t.to(t.ops.scatter_rows(t.wide(base), index, values, dim, "sum", skips), t.result_dtype)
 
 
+def _combined_in_torch(base: Tensor, values: Tensor, index: Tensor, dim: int, kind: str) -> Tensor:
+    """Return base with the values combined into it at the positions of the index along dim, as `scatter_reduce`. index: of one element along axes that it does
+    not vary along."""
+    return base.scatter_reduce(dim, index.expand(values.shape).long(), values, {"sum": "sum", "max": "amax", "min": "amin"}[kind])
+
+
+_LIBRARY.define("combined_rows(Tensor base, Tensor values, Tensor index, int dim, str kind) -> Tensor")
+_LIBRARY.impl("combined_rows", _combined_in_torch, "CompositeExplicitAutograd")
+torch.library.register_fake("weft::combined_rows", lambda base, values, index, dim, kind: base.new_empty(base.shape), lib=_LIBRARY)
+
+
+@rule(torch.ops.weft.combined_rows.default)
+def combined_rows(t: Translation, base: Operand, values: Operand, index: Operand, dim: int, kind: str) -> Operand:
+    """Extrema are those of torch: a NaN stays."""
+    return t.to(t.ops.scatter_rows(t.wide(base), index, t.wide(values), dim, kind), t.result_dtype)
+
+
 @rule(torch.ops.weft.sorted_row_sums.default)
 def sorted_row_sums(t: Translation, values: Operand, order: Operand, keys: Operand, starts: Operand, weights: Operand | None = None) -> Operand:
     """Sums of the rows from one start to the next."""
@@ -130,4 +147,4 @@ def _chunks(t: Translation, terms: Terms, keys: Operand, level: _Level) -> Opera
     return o.bag_sum(terms[0], begin, o.where(o.eq(*ends), o.add(begin, CHUNK), begin), *terms[1:])
 
 
-__all__ = ["LONGEST", "CHUNK", "added_rows", "sorted_row_sums"]
+__all__ = ["LONGEST", "CHUNK", "added_rows", "combined_rows", "sorted_row_sums"]
