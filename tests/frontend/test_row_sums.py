@@ -164,3 +164,34 @@ def test_chunks_of_chunks() -> None:
     """40,000 places of three rows: no thread adds more than some hundred of them."""
     check(taken, torch.randn(3, 2), torch.where(torch.rand(40000) < 0.9, 1, torch.randint(0, 3, (40000,))))
     assert not has_sums_of_torch()
+
+
+def sorts() -> list[tuple[str, int]]:
+    """How often each graph sorts."""
+    return [(graph.kind, graph.torch_ops.get("aten.sort.stable", (0, ""))[0]) for graph in GRAPHS]
+
+
+def test_sums_with_one_index_share_a_sort() -> None:
+    def two(x: Tensor, y: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.zeros(9, 32).index_add(0, i, x), torch.zeros(9, 48).index_add(0, i, y * 2)
+
+    x, y, i = torch.randn(70, 32), torch.randn(70, 48), torch.randint(0, 9, (70,))
+    compiled = torch.compile(two, backend=backend, options={"emulate": True, "debug": True, "strict": True})
+    torch.testing.assert_close(compiled(x, y, i), two(x, y, i))
+    assert sorts() == [("inference", 1)]
+
+
+def test_a_backward_has_the_order_that_the_forward_sorts() -> None:
+    """Values that edges share at their targets: the forward adds by target, and so does the gradient of what edges read there."""
+
+    def function(x: Tensor, target: Tensor) -> Tensor:
+        e = x[target].exp()
+        return e / torch.zeros(20, 32, dtype=e.dtype).index_add(0, target, e)[target]
+
+    x, target = torch.rand(20, 32), torch.randint(0, 20, (150,))
+    got, slope = gradient(function, x, target)
+    leaf = x.double().requires_grad_()
+    function(leaf, target).backward(slope.double())
+    assert leaf.grad is not None
+    torch.testing.assert_close(got.double(), leaf.grad, rtol=1e-5, atol=1e-6)
+    assert sorts() == [("forward", 1), ("backward", 0)]

@@ -7,6 +7,7 @@ rows, or casts and sums behind them, are part of their kernels. Read first: `sum
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -54,12 +55,18 @@ class RowSums:
 def sum_rows(graph: Graph) -> None:
     """Rewrite, in place, gradients of tables, and sums into rows of zeros that an index names."""
     found = [(node, sums) for node in list(graph.nodes) if node.op == "call_function" and node.target in _SUMS and (sums := _SUMS[node.target](node))]
+    orders: Orders = {}
     for node, sums in found:
         is_atomic = _is_atomic(node, sums)
         if is_atomic or sums.is_sortable:
-            _rewrite(graph, node, sums, _added if is_atomic else _sorted)
+            _rewrite(graph, node, sums, _added if is_atomic else functools.partial(_sorted, orders=orders))
     if found:
         drop_unread(graph)  # products, and rows that an index takes from a table
+
+
+Orders = dict[Any, tuple[Node, Node, Node]]
+"""By indices, sizes, and the padding: the sorted keys, the order, and where each row begins in it. Sums with the same index share them, and a backward has
+those that the forward sorts anyway."""
 
 
 def _of_table(node: Node) -> RowSums | None:
@@ -164,26 +171,32 @@ def _is_atomic(node: Node, sums: RowSums) -> bool:
     if setting == "atomic" or not sums.is_sortable:
         return True
     try:
-        sizes = sizes_of(node, sums)
+        sizes = _sizes_of(node, sums)
     except Declined:  # a size that depends on data
         return False
     return is_atomic_faster(sizes, _arch_of(node.meta["val"].device))
 
 
-def sizes_of(node: Node, sums: RowSums) -> RowSumSizes:
+def _sizes_of(node: Node, sums: RowSums) -> RowSumSizes:
     """Return what the time of sums depends on; open sizes as they were traced. Errors: Declined for a size that depends on data."""
-    result, value, first, rows = node.meta["val"], sums.values.meta["val"], sums.ahead + sums.rank, math.prod(sums.sizes)
+    value, first = sums.values.meta["val"], sums.ahead + sums.rank
     shape = [hint(n) for n in value.shape]
-    places, run = math.prod(shape[sums.ahead : first]), math.prod(shape[first:])
     read = math.prod(n for n, step in zip(shape, value.stride()) if step != 0) * value.element_size()
-    bits, levels, left = 8 * result.element_size(), 0, places
+    places, run, ahead = math.prod(shape[sums.ahead : first]), math.prod(shape[first:]), math.prod(shape[: sums.ahead])
+    is_skewed = node.target is aten.embedding_dense_backward.default
+    return row_sum_sizes(places, math.prod(sums.sizes), run, node.meta["val"].dtype, ahead=ahead, read_bytes=read, is_skewed=is_skewed)
+
+
+def row_sum_sizes(
+    places: int, rows: int, run: int, dtype: torch.dtype, *, ahead: int = 1, read_bytes: float | None = None, is_skewed: bool = False
+) -> RowSumSizes:
+    """Return the sizes of sums of `places` rows, of `run` neighbouring elements at each of `ahead` places, into `rows`. read_bytes: if not all are read."""
+    bits, levels, left = 8 * dtype.itemsize, 0, places
     while left >= LONGEST:
         left, levels = left // CHUNK, levels + 1
     key, _ = _key_of(rows, places)
-    return RowSumSizes(
-        places, rows, math.prod(shape[: sums.ahead]) * run, run, read, bits, max(32, bits), levels, 8 * key.itemsize,
-        is_skewed=node.target is aten.embedding_dense_backward.default,
-    )  # fmt: skip
+    read = places * ahead * run * dtype.itemsize if read_bytes is None else read_bytes
+    return RowSumSizes(places, rows, ahead * run, run, read, bits, max(32, bits), levels, 8 * key.itemsize, is_skewed)
 
 
 def _arch_of(device: torch.device) -> Arch:
@@ -220,25 +233,16 @@ def _added(made: Callable[..., Node], node: Node, sums: RowSums, place: Node) ->
     return out if named == 1 else made(aten.view.default, out, list(result.shape))
 
 
-def _sorted(made: Callable[..., Node], node: Node, sums: RowSums, place: Node) -> Node:
+def _sorted(made: Callable[..., Node], node: Node, sums: RowSums, place: Node, orders: Orders) -> Node:
     """Return sums in the order of a sort of the index."""
-    indices, sizes, rank, result, values = sums.indices, sums.sizes, sums.rank, node.meta["val"], sums.values
-    rows = math.prod(sizes)
+    sizes, rank, result, values = sums.sizes, sums.rank, node.meta["val"], sums.values
     if sums.ahead:
         first = sums.ahead + rank
         values = made(aten.permute.default, values, [*range(sums.ahead, first), *range(sums.ahead), *range(first, values.meta["val"].dim())])
-    if sums.padding >= 0:
-        none = made(aten.full.default, [1] * rank, rows, dtype=place.meta["val"].dtype, device=result.device)
-        place = made(aten.where.self, made(aten.ne.Scalar, place, sums.padding), place, none)
-    key, least = _key_of(rows, indices[0].meta["val"].numel())
-    place = made(aten.add.Tensor, place, least) if least else place
-    flat = made(aten.view.default, made(aten._to_copy.default, place, dtype=key), [-1])
-    sort = made(aten.sort.stable, flat, stable=True)
-    keys, order = (made(operator.getitem, sort, n) for n in range(2))
-    if key is torch.int16:  # which kernels do not have
-        keys, key = made(aten._to_copy.default, keys, dtype=torch.int32), torch.int32
-    positions = made(aten.arange.start_step, least, least + rows + 1, 1, dtype=key, device=result.device)
-    starts = made(aten.searchsorted.Tensor, keys, positions, out_int32=True)
+    key = (*sums.indices, *sizes, sums.padding)
+    if key not in orders:
+        orders[key] = _order(made, sums, place)
+    keys, order, starts = orders[key]
     values, order, weights = summand_of(made, values, order, rank)
     out = made(torch.ops.weft.sorted_row_sums.default, values, order, keys, starts, weights)
     if len(sizes) > 1:
@@ -247,6 +251,23 @@ def _sorted(made: Callable[..., Node], node: Node, sums: RowSums, place: Node) -
         named, behind = len(sizes), len(sizes) + sums.ahead
         out = made(aten.permute.default, out, [*range(named, behind), *range(named), *range(behind, result.dim())])
     return out
+
+
+def _order(made: Callable[..., Node], sums: RowSums, place: Node) -> tuple[Node, Node, Node]:
+    """Return the sorted rows of all places, the places in this order, and where each row begins."""
+    rows, device = math.prod(sums.sizes), place.meta["val"].device
+    if sums.padding >= 0:
+        none = made(aten.full.default, [1] * sums.rank, rows, dtype=place.meta["val"].dtype, device=device)
+        place = made(aten.where.self, made(aten.ne.Scalar, place, sums.padding), place, none)
+    key, least = _key_of(rows, sums.indices[0].meta["val"].numel())
+    place = made(aten.add.Tensor, place, least) if least else place
+    flat = made(aten.view.default, made(aten._to_copy.default, place, dtype=key), [-1])
+    sort = made(aten.sort.stable, flat, stable=True)
+    keys, order = (made(operator.getitem, sort, n) for n in range(2))
+    if key is torch.int16:  # which kernels do not have
+        keys, key = made(aten._to_copy.default, keys, dtype=torch.int32), torch.int32
+    positions = made(aten.arange.start_step, least, least + rows + 1, 1, dtype=key, device=device)
+    return keys, order, made(aten.searchsorted.Tensor, keys, positions, out_int32=True)
 
 
 def _key_of(rows: int, count: Any) -> tuple[torch.dtype, int]:
@@ -268,4 +289,4 @@ def _place(made: Callable[..., Node], indices: list[Node], sizes: list[int]) -> 
     return place
 
 
-__all__ = ["sum_rows"]
+__all__ = ["row_sum_sizes", "sum_rows"]

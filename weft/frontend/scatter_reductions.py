@@ -30,40 +30,45 @@ def reduce_rows(graph: Graph) -> None:
 
 
 def _is_ours(node: Node) -> bool:
-    base, dim, index, values, kind = (arg.meta["val"] if isinstance(arg, Node) else arg for arg in node.args)
+    given: tuple[Any, ...] = node.args
+    base, dim, index, values, kind = (arg.meta["val"] if isinstance(arg, Node) else arg for arg in given)
     if kind not in KINDS or base.dim() == 0 or base.dtype not in _TYPES or base.dtype is not values.dtype:
         return False
     is_float, dim = base.dtype.is_floating_point, dim % base.dim()
     beside = [d for d in range(base.dim()) if d != dim]
-    is_whole = equal_sizes(index.shape, values.shape) and equal_sizes([base.shape[d] for d in beside], [values.shape[d] for d in beside])
+    is_whole: bool = equal_sizes(index.shape, values.shape) and equal_sizes([base.shape[d] for d in beside], [values.shape[d] for d in beside])
     return is_whole and (is_float or kind != "mean") and not (KINDS[kind] == "sum" and is_float and must_be_in_order())
 
 
 def _rewrite(graph: Graph, node: Node) -> None:
-    base, dim, index, values, kind = node.args
-    result, dim = node.meta["val"], dim % node.meta["val"].dim()  # type: ignore[operator]
+    given: tuple[Any, ...] = node.args
+    base, dim, index, values, kind = given
+    result, dim = node.meta["val"], dim % node.meta["val"].dim()
     includes = node.kwargs.get("include_self", True)
-    short: Any = index
-    for axis, (size, step) in enumerate(zip(index.meta["val"].shape, index.meta["val"].stride())):  # type: ignore[union-attr]
+    short = index
+    for axis, (size, step) in enumerate(zip(index.meta["val"].shape, index.meta["val"].stride())):
         if step == 0 and size != 1:
             short = emit(graph, node, aten.slice.Tensor, short, axis, 0, 1)  # it does not vary along this axis
 
     def counts(how: str, first: int) -> Node:
         """How often each place is named, or ("max") whether it is, from `first` on."""
-        sizes = [result.shape[d] if d == dim else n for d, n in enumerate(short.meta["val"].shape)]
-        begun, one = (emit(graph, node, aten.full.default, s, n, dtype=torch.int32, device=result.device) for s, n in ((sizes, first), (short.meta["val"].shape, 1)))
+        places = list(short.meta["val"].shape)
+        sizes = [result.shape[d] if d == dim else n for d, n in enumerate(places)]
+        begun, one = (emit(graph, node, aten.full.default, s, n, dtype=torch.int32, device=result.device) for s, n in ((sizes, first), (places, 1)))
         return emit(graph, node, torch.ops.weft.combined_rows.default, begun, one, short, dim, how)
 
-    if not includes and not _is_full(base, _nothing(KINDS[kind], result.dtype)):  # type: ignore[index]
-        nothing = emit(graph, node, aten.full.default, [1] * result.dim(), _nothing(KINDS[kind], result.dtype), dtype=result.dtype, device=result.device)  # type: ignore[index]
+    if not includes and not _is_full(base, _nothing(KINDS[kind], result.dtype)):
+        nothing = emit(graph, node, aten.full.default, [1] * result.dim(), _nothing(KINDS[kind], result.dtype), dtype=result.dtype, device=result.device)
         base = emit(graph, node, aten.where.self, emit(graph, node, aten.gt.Scalar, counts("max", 0), 0), nothing, base)
-    if KINDS[kind] == "sum":  # type: ignore[index]
+    if KINDS[kind] == "sum":
         out = emit(graph, node, aten.scatter_add.default, base, dim, index, values)
     else:
-        out = emit(graph, node, torch.ops.weft.combined_rows.default, base, values, short, dim, KINDS[kind])  # type: ignore[index]
+        out = emit(graph, node, torch.ops.weft.combined_rows.default, base, values, short, dim, KINDS[kind])
     if kind == "mean":
         count = emit(graph, node, aten.clamp.default, counts("sum", int(bool(includes))), 1)
-        out = emit(graph, node, aten.div.Tensor, out, emit(graph, node, aten._to_copy.default, count, dtype=result.dtype))
+        wide = torch.promote_types(result.dtype, torch.float32)  # 16 bits have no counts above some hundreds
+        total, number = (emit(graph, node, aten._to_copy.default, value, dtype=wide) for value in (out, count))
+        out = emit(graph, node, aten._to_copy.default, emit(graph, node, aten.div.Tensor, total, number), dtype=result.dtype)
     node.replace_all_uses_with(out)
     graph.erase_node(node)
 
@@ -75,7 +80,7 @@ def _nothing(kind: str, dtype: torch.dtype) -> float:
 
 
 def _is_full(base: Any, number: float) -> bool:
-    return isinstance(base, Node) and base.target is aten.full.default and base.args[1] == number
+    return isinstance(base, Node) and base.target is aten.full.default and bool(base.args[1] == number)
 
 
 __all__ = ["reduce_rows"]

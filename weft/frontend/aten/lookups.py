@@ -289,9 +289,9 @@ def scatter(t: Translation, base: Operand, dim: int, index: Operand, source: Ope
 
 def _adds(node: torch.fx.Node) -> str:
     """Few places are compared with all positions. More are added atomically, where the order of sums is free, and what they are added to is computed here."""
-    base: Any = node.args[0]
-    given = [meta_of(node.args[n]) for n in (0, 2, 3)]
-    is_float, dim = given[0].dtype.is_floating_point, int(node.args[1]) % max(1, given[0].dim())  # type: ignore[call-overload]
+    base, dim, *_ = operands = tuple[Any, ...](node.args)
+    given = [meta_of(operands[n]) for n in (0, 2, 3)]
+    is_float, dim = given[0].dtype.is_floating_point, dim % max(1, given[0].dim())
     is_free = current().row_sums != "sort" and not (is_float and must_be_in_order())
     sizes = [[n for d, n in enumerate(value.shape) if d != dim or value is not given[0]] for value in given]
     is_whole = len({value.dim() for value in given}) == 1 and given[0].dim() > 0 and given[0].dtype in ADDED
