@@ -50,13 +50,18 @@ def equal_lookups(exprs: Iterable[Expr]) -> list[list[TensorView]]:
     Positions from index tensors are the same if both come from one tensor by the same copies and broadcasts, as for a row that is read again. Readings with
     different numbers have axes of their own.
     """
-    found: dict[tuple[Hashable, ...], list[TensorView]] = {}
+    found: dict[Hashable, list[TensorView]] = {}
     for expr in exprs:
         if isinstance(expr, LookupOp):
-            shape = tuple(axis.logical_extent for axis in expr.tensor_outputs[0].get_maybe_root_domain())
-            indices = tuple(_copied_from(expr.inputs[n]) for p in expr.positions if isinstance(p, At) for n in p.operands)
-            found.setdefault((expr.source, expr.positions, shape, indices, expr.attributes.get("reading")), []).append(expr.tensor_outputs[0])
+            found.setdefault(lookup_key(expr), []).append(expr.tensor_outputs[0])
     return [group for group in found.values() if len(group) > 1]
+
+
+def lookup_key(expr: LookupOp) -> Hashable:
+    """Return what lookups with the same axes have in common."""
+    shape = tuple(axis.logical_extent for axis in expr.tensor_outputs[0].get_maybe_root_domain())
+    indices = tuple(_copied_from(expr.inputs[n]) for p in expr.positions if isinstance(p, At) for n in p.operands)
+    return expr.source, expr.positions, shape, indices, expr.attributes.get("reading")
 
 
 TIE = "tie"
@@ -435,6 +440,6 @@ def loop_match(producer: TensorView, consumer: TensorView, ends: _TransformsOf |
 
 
 __all__ = [
-    "MAPS", "TIE", "AxisMaps", "Swizzle", "UnionFind", "axis_maps", "axis_transforms", "equal_lookups", "is_row_major", "loop_match", "match_transforms",
-    "pairwise", "siblings", "tied_results", "transforms_between",
+    "MAPS", "TIE", "AxisMaps", "Swizzle", "UnionFind", "axis_maps", "axis_transforms", "equal_lookups", "is_row_major", "lookup_key", "loop_match",
+    "match_transforms", "pairwise", "siblings", "tied_results", "transforms_between",
 ]  # fmt: skip

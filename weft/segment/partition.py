@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Hashable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from ..analysis.connected import components
@@ -28,15 +28,13 @@ from ..ir.values import Expr, PointwiseOp, ReductionOp, TensorView, Val, Welford
 from ..ops.torch_ops import entry_of
 from ..schedulers.limits import LAUNCH_BYTES
 from .alike import join_alike, join_small_sums, tie
+from .asking import Answers, Asked, Pairs, Takes
 from .extract import boundary, extract
 from .group import Group
 from .groups import Graph, bytes_in_memory, is_alone, is_barrier, slots_of
 from .narrow_edges import narrow_edges
 from .plan import KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_inputs
 from .search import INSTRUCTIONS_PER_BYTE, join_states, repeat_short_chains, search
-
-Takes = Callable[[Fusion], "dict[str, str] | None"]
-"""Tells whether one kernel can compute a fusion: None, or why each scheduler declines."""
 
 SMALL = 100
 """With up to this many expressions the schedulers are first asked about one kernel for all; with more, only about the groups of the search."""
@@ -49,16 +47,17 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
     "best"; "single" for a kernel per expression, a number for a random partition (for tests).
     Errors: NoScheduler for an expression that no scheduler takes alone.
     """
-    found = _in_two_steps(fusion, takes, env, order)
+    asks = Answers(takes, env).of
+    found = _in_two_steps(fusion, asks, env, order)
     for rewritten, cost in ((through_parts, _bytes_moved), (term_by_term, _longer), (reshapes_looked_up, _longer)):
         other = rewritten(fusion) if order == "best" and len(found.kernels) > 1 else None
         if other is not None and (rewritten is through_parts or len(other.tensor_exprs()) <= MOST_TRIED):
-            plan = _make_plan(other, takes, env, order)
+            plan = _make_plan(other, asks, env, order)
             found = replace(min(found, plan, key=lambda plan: cost(plan, env)), declined=(*found.declined, *plan.declined))
     return found
 
 
-def _in_two_steps(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: str) -> Plan:
+def _in_two_steps(fusion: Fusion, asks: Asked, env: Mapping[Sym, Number], order: str) -> Plan:
     """The same with sums that begin in the kernel of a normalization, where they do."""
     cut, parts = in_two_steps(fusion) if order == "best" else (fusion, {})
     tried: list[Fusion] = []
@@ -67,16 +66,16 @@ def _in_two_steps(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order
         if len(whole.kernels) == 1:
             return whole
     while parts:
-        found = _make_plan(cut, takes, env, order)
+        found = _make_plan(cut, asks, env, order)
         kept = {name for name, part in parts.items() if _is_beside_rows(found, part, parts.values())}
         if len(kept) == len(parts):
             if not _are_few(found, parts.values(), env):
-                whole = _make_plan(fusion, takes, env, order)
+                whole = _make_plan(fusion, asks, env, order)
                 found = replace(min(found, whole, key=lambda plan: _bytes_moved(plan, env)), declined=(*found.declined, *whole.declined))
             return replace(found, declined=(*found.declined, *tried))
         tried += [part for part in found.declined if _has_parts(part, parts.values(), parts.values())]
         cut, parts = in_two_steps(fusion, kept)
-    plan = _make_plan(fusion, takes, env, order)
+    plan = _make_plan(fusion, asks, env, order)
     return replace(plan, declined=(*plan.declined, *tried)) if tried else plan
 
 
@@ -123,23 +122,24 @@ def _has_parts(fusion: Fusion, names: Collection[int], parts: Collection[int]) -
     return any(folds[name] <= most if name in rows else bool(rows.difference(parts)) for name in names if name in folds)
 
 
-def _make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: str) -> Plan:
+def _make_plan(fusion: Fusion, asks: Asked, env: Mapping[Sym, Number], order: str) -> Plan:
     """The same without splitting sums in two steps."""
     steps: list[Step] = []
     reasons: dict[tuple[TensorView, Step], str] = {}
-    declined: list[Fusion] = []
+    declined: dict[int, Fusion] = {}  # by identity
 
-    def asked(part: Fusion) -> dict[str, str] | None:
-        why = takes(part)
+    def asked(part: Fusion, key: SegmentKey, structure: Hashable) -> tuple[Fusion, dict[str, str] | None]:
+        first, why = asks(part, key, structure)
         if why is not None:
-            declined.append(part)
-        return why
+            declined[id(first)] = first
+        return first, why
 
     for outputs in _connected_outputs(fusion):
         exprs = [e for e in fusion.exprs(outputs) if isinstance(e.outputs[0], TensorView)]
         is_small = len(exprs) <= SMALL and not any(is_alone(e) or is_barrier(e) for e in exprs)
         whole = kernel_step(fusion, exprs, outputs) if is_small and order == "best" else None
-        if whole is not None and asked(whole.fusion) is None:
+        key = None if whole is None else SegmentKey(whole.fusion)
+        if whole is not None and key is not None and asked(whole.fusion, key, key.build())[1] is None:
             steps.append(whole)
         else:
             part = _Partition(fusion, exprs, outputs, asked, env, order)
@@ -148,9 +148,9 @@ def _make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: s
     returned = set(fusion.outputs())
     edges = dict.fromkeys(t for step in steps for t in step.outputs if t not in returned)
     if order == "best" and (narrow_edges(fusion, steps, edges) or _keep_formats_between(fusion, steps, edges)):
-        return _make_plan(fusion, takes, env, order)
+        return _make_plan(fusion, asks, env, order)
     _mark_read_again(steps)
-    return Plan(tuple(steps), tuple(edges), reasons, tuple(part for part in declined if order == "best" and is_taken_at_some_sizes(part)))
+    return Plan(tuple(steps), tuple(edges), reasons, tuple(part for part in declined.values() if order == "best" and is_taken_at_some_sizes(part)))
 
 
 def _keep_formats_between(fusion: Fusion, steps: Sequence[Step], edges: Collection[TensorView]) -> bool:
@@ -204,11 +204,12 @@ class _Partition:
     """The steps of connected expressions."""
 
     def __init__(
-        self, fusion: Fusion, exprs: Sequence[Expr], outputs: Sequence[TensorView], takes: Takes, env: Mapping[Sym, Number], order: str
+        self, fusion: Fusion, exprs: Sequence[Expr], outputs: Sequence[TensorView], asks: Asked, env: Mapping[Sym, Number], order: str
     ) -> None:
-        self.fusion, self.exprs, self.outputs, self.takes, self.env, self.order = fusion, exprs, outputs, takes, env, order
+        self.fusion, self.exprs, self.outputs, self.asks, self.env, self.order = fusion, exprs, outputs, asks, env, order
         self.reasons: dict[tuple[TensorView, Step], str] = {}
         self.shared: dict[object, tuple[KernelStep, SegmentKey, dict[str, str] | None]] = {}
+        self.known: dict[object, tuple[KernelStep, dict[str, str] | None]] = {}
 
     def steps(self) -> list[Step]:
         if self.order == "single":
@@ -279,13 +280,20 @@ class _Partition:
 
     def _kernel(self, exprs: Sequence[Expr], writes: Set[TensorView], tied: Sequence[TensorView] = ()) -> tuple[KernelStep, dict[str, str] | None]:
         """Return the kernel of a group, with the fusion of an earlier one of equal structure, and why schedulers decline it."""
+        asked = frozenset(map(id, exprs)), frozenset(writes), tuple(tied)
+        found = self.known.get(asked)
+        if found is None:
+            found = self.known[asked] = self._new_kernel(exprs, writes, tied)
+        return found
+
+    def _new_kernel(self, exprs: Sequence[Expr], writes: Set[TensorView], tied: Sequence[TensorView]) -> tuple[KernelStep, dict[str, str] | None]:
         step = kernel_step(self.fusion, exprs, writes)
         tie(step.fusion, tied)
         key = SegmentKey(step.fusion)
         structure = key.build()
         known = self.shared.get(structure)
         if known is None:
-            reasons = self.takes(step.fusion)
+            _, reasons = self.asks(step.fusion, key, structure)
             self.shared[structure] = (step, key, reasons)
             return step, reasons
         first, of_first, reasons = known
@@ -300,22 +308,31 @@ class _Partition:
         found = (self._cut_asking(exprs, writes, repeats=repeats, chains=chains) for repeats, chains in ways)
         return next((steps for steps in found if steps), [])
 
-    def _cut_asking(self, exprs: Sequence[Expr], writes: Set[TensorView], *, repeats: bool, chains: bool) -> list[Step] | None:
+    def _cut_asking(
+        self, exprs: Sequence[Expr], writes: Set[TensorView], *, repeats: bool, chains: bool, is_trusting: bool = True
+    ) -> list[Step] | None:  # fmt: skip
         """Return the steps; with repeats, None if schedulers decline a group of several expressions."""
         graph = Graph(self.fusion, exprs, writes, self.env, repeats=repeats)
 
-        def joinable(a: Group, b: Group) -> bool:
+        def asks(a: Group, b: Group) -> bool:
             return self._kernel(graph.members(a, b), graph.writes(a, b), graph.ties(a, b))[1] is None
 
-        search(graph, joinable)
+        pairs = Pairs(graph, asks, is_trusting=is_trusting)
+        if repeats and any(map(pairs.has_conflict, graph.alive())):
+            return None
+        search(graph, pairs.are_one)
+        found = [(graph.members(g), graph.writes(g), g.tied) for g in graph.alive()] if pairs.has_trusted else []
         if chains and repeat_short_chains(graph):
-            search(graph, joinable)  # a group that no longer writes a chain's result may be joined: a maximum with the sum of the exponentials below it
+            pairs.has_trusted = False
+            search(graph, pairs.are_one)  # a group that no longer writes a chain's result may be joined: a maximum with the sum of the exponentials below it
         steps: list[Step] = []
         for group in in_order(graph, set()):
             if _is_computed_again(graph, group):
                 continue
             members = graph.members(group)
             step, reasons = self._kernel(members, graph.writes(group), group.tied)
+            if reasons is not None and len(members) > 1 and (pairs.has_trusted or any(self._kernel(*own)[1] is not None for own in found)):
+                return self._cut_asking(exprs, writes, repeats=repeats, chains=chains, is_trusting=False)
             if reasons is not None and repeats and len(members) > 1:
                 return None
             steps.append(step if reasons is None else _alone(group.anchors[0], reasons))

@@ -1,0 +1,103 @@
+"""What schedulers said about groups, so that they are asked about equal ones once, and which pairs of groups they need not be asked about.
+
+Owns no search: `partition.py` cuts, and asks here. Read first: `Answers`, `Pairs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+
+from ..expr import Number, Sym
+from ..ir.fusion import Fusion
+from ..ir.values import Expr
+from .group import Group
+from .groups import Graph
+from .loops import EMPTY, Loops, joined, joined_all, of_expr
+from .plan import SegmentKey
+
+Takes = Callable[[Fusion], "dict[str, str] | None"]
+"""Tells whether one kernel can compute a fusion: None, or why each scheduler declines."""
+Asked = Callable[[Fusion, SegmentKey, Hashable], "tuple[Fusion, dict[str, str] | None]"]
+"""The same for a fusion and its structure; with the first fusion of this structure that schedulers were asked about."""
+
+
+_NONE: tuple[Hashable, Loops] = None, EMPTY
+
+
+class Answers:
+    """What schedulers say at the sizes of a call about fusions of one structure. The cuts that are compared ask about many equal groups."""
+
+    def __init__(self, takes: Takes, env: Mapping[Sym, Number]) -> None:
+        self._takes, self._env = takes, env
+        self._known: dict[Hashable, tuple[Fusion, dict[str, str] | None]] = {}
+
+    def of(self, fusion: Fusion, key: SegmentKey, structure: Hashable) -> tuple[Fusion, dict[str, str] | None]:
+        """Return why schedulers decline a fusion, if they do, and the fusion that they were asked about. structure: what `key.build()` returned."""
+        place = structure, tuple([self._env.get(size) for size in key.variables_found])
+        found = self._known.get(place)
+        if found is None:
+            found = self._known[place] = fusion, self._takes(fusion)
+        return found
+
+
+class Pairs:
+    """The pairs of groups of a graph that one kernel computes. asks: the schedulers' word on both groups as one.
+
+    They are not asked where two axes of one tensor would share a loop. While `is_trusting`, they are not asked about two groups without reductions and running
+    folds, and about each kind of others once for each doubling of its size. Whether they also take what was trusted shows when the search has ended.
+    """
+
+    def __init__(self, graph: Graph, asks: Callable[[Group, Group], bool], *, is_trusting: bool) -> None:
+        self.graph, self.asks, self.is_trusting, self.has_trusted = graph, asks, is_trusting, False
+        self._taken: set[object] = set()
+        self._of_exprs: dict[int, Loops] = {}  # by the id of an expression
+        self._loops: dict[Group, tuple[Hashable, Loops]] = {}
+        self._next: dict[Group, tuple[Hashable, Loops]] = {}  # what a group has if it is joined with the one that was asked about last
+
+    def are_one(self, a: Group, b: Group) -> bool:
+        both = joined(self._of(a), self._of(b))
+        if both.has_conflict or both.has_two_extents:
+            return False
+        state = len(a.anchors) + len(b.anchors), len(a.repeated) + len(b.repeated)
+        self._next = {a: (state, both), b: (state, both)}
+        is_folded = any(g.folds or g.scans or g.scatters for g in (a, b))
+        if not is_folded and not self._has_reference(a, b, both):
+            return False
+        kind = self.graph.kind(a, b) if self.is_trusting and is_folded else None
+        if self.is_trusting and (not is_folded or kind in self._taken):
+            self.has_trusted = True
+            return True
+        is_taken = self.asks(a, b)
+        if is_taken:
+            self._taken.add(kind)
+        return is_taken
+
+    def _has_reference(self, a: Group, b: Group, both: Loops) -> bool:
+        """Tell whether one of the tensors that both groups write depends on all axes of what they read in loops, and write."""
+        writes = self.graph.writes(a, b)
+        tensors = {t for group in (a, b) for e in (*group.anchors, *group.repeated) for t in e.read_by_loops} | writes
+        needed = set[int]().union(*map(both.of, tensors))
+        return any(needed <= both.of(t) for t in writes)
+
+    def has_conflict(self, group: Group) -> bool:
+        """True if no kernel computes a group, nor any group with its expressions: two axes of one tensor would share a loop."""
+        return self._of(group).has_conflict
+
+    def _of(self, group: Group) -> Loops:
+        state = len(group.anchors), len(group.repeated)
+        found = self._loops.get(group, _NONE)
+        if found[0] != state:
+            found = self._next.get(group, _NONE)
+            if found[0] != state:
+                found = state, joined_all([self._of_expr(e) for e in self.graph.members(group)])
+            self._loops[group] = found
+        return found[1]
+
+    def _of_expr(self, expr: Expr) -> Loops:
+        found = self._of_exprs.get(id(expr))
+        if found is None:
+            found = self._of_exprs[id(expr)] = of_expr(expr)
+        return found
+
+
+__all__ = ["Answers", "Asked", "Pairs", "Takes"]
