@@ -5,6 +5,8 @@ Owns no search: `partition.py` cuts, and asks here. Read first: `Answers`, `Pair
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Hashable, Mapping
 
 from ..expr import Number, Sym
@@ -74,10 +76,9 @@ class Pairs:
 
     def _has_reference(self, a: Group, b: Group, both: Loops) -> bool:
         """Tell whether one of the tensors that both groups write depends on all axes of what they read in loops, and write."""
-        writes = self.graph.writes(a, b)
-        tensors = {t for group in (a, b) for e in (*group.anchors, *group.repeated) for t in e.read_by_loops} | writes
-        needed = set[int]().union(*map(both.of, tensors))
-        return any(needed <= both.of(t) for t in writes)
+        written = [both.of(t) for t in self.graph.writes(a, b)]
+        needed = functools.reduce(operator.or_, written, both.read)
+        return needed in written
 
     def has_conflict(self, group: Group) -> bool:
         """True if no kernel computes a group, nor any group with its expressions: two axes of one tensor would share a loop."""

@@ -50,13 +50,13 @@ class Alike:
 @dataclass(eq=False)
 class Group:
     """Anchors that one step computes. first: the position of its outermost anchor in the definition. at: its position in a topological order of all groups.
-    reads: tensors from outside. barred: those of them that must be read from memory (sources of lookups, results of barriers, one element per block). produced:
-    results of the anchors that are needed outside. folds: (axes, reduced axes) of its reductions, as bit sets. is_single: it must be a kernel by itself.
-    folded: the reductions of the definition in it, as a bit set; spread: those whose results are broadcast over the reduced axes again in it. scatters: it
-    writes at positions that an index gives. scans: it has a running fold. repeated: expressions of other groups that this one recomputes. links: axis (a
-    bit) -> sets of tensors that share a loop over it within the group, and whether a reduction of the group has that loop. parts: the groups of equal loops
-    that were joined (`alike.py`). fold: one of its reductions. tied: tensors whose loops are tied (`analysis.axes.TIE`). looked_up: tensors that only lookups
-    read -> the bytes that these read, which may be a small part of the tensor.
+    reads: tensors from outside. barred: those of them that must be read from memory (sources of lookups, results of barriers, one element per block). whole:
+    those that its anchors look up. produced: results of the anchors that are needed outside. folds: (axes, reduced axes) of its reductions, as bit sets.
+    is_single: it must be a kernel by itself. folded: the reductions of the definition in it, as a bit set; spread: those whose results are broadcast over the
+    reduced axes again in it. scatters: it writes at positions that an index gives. scans: it has a running fold. repeated: expressions of other groups that
+    this one recomputes. links: axis (a bit) -> sets of tensors that share a loop over it within the group, and whether a reduction of the group has that loop.
+    parts: the groups of equal loops that were joined (`alike.py`). fold: one of its reductions. tied: tensors whose loops are tied (`analysis.axes.TIE`).
+    looked_up: tensors that only lookups read -> the bytes that these read, which may be a small part of the tensor.
     """
 
     anchors: list[Expr]
@@ -65,6 +65,7 @@ class Group:
     reads: set[TensorView]
     barred: set[TensorView]
     produced: set[TensorView]
+    whole: set[TensorView] = field(default_factory=set)
     folds: set[tuple[int, int]] = field(default_factory=set)
     folded: int = 0
     spread: int = 0
@@ -89,6 +90,7 @@ class Group:
         self.reads |= other.reads
         self.produced |= other.produced
         self.barred |= other.barred
+        self.whole |= other.whole
         self.folds |= other.folds
         self.folded |= other.folded
         self.spread |= other.spread

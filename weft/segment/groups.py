@@ -122,7 +122,7 @@ class Graph:
         place = self.place[id(expr)]
         barred = {t for t in reads if (d := t.definition()) is not None and (is_barrier(d) or isinstance(d, BlockSampleOp))}
         barred.update(expr.read_whole)
-        group = Group([expr], place, place, reads, barred, set(expr.tensor_outputs), is_single=is_alone(expr))
+        group = Group([expr], place, place, reads, barred, set(expr.tensor_outputs), set(expr.read_whole), is_single=is_alone(expr))
         group.scatters, group.scans = isinstance(expr, ScatterStoreOp), isinstance(expr, ScanOp)
         if isinstance(expr, LookupOp) and not isinstance(expr, BagOp) and expr.source not in map(self.root, expr.read_by_loops):
             group.looked_up[expr.source] = self.elems(expr.tensor_outputs[0]) * expr.source.dtype().bits / 8
@@ -260,7 +260,7 @@ class Graph:
         writes = self.writes(a, b)
         if len(reads) + len(writes) > MOST_TENSORS:
             return f"{len(reads) + len(writes)} tensors are too many for one kernel"
-        looked_up = {t for g in (a, b) for e in g.anchors for t in e.read_whole} if a.barred or b.barred else set()
+        looked_up = a.whole | b.whole
         needed = 0
         for tensor in reads:
             if tensor not in looked_up:

@@ -6,7 +6,9 @@ a conflict here is one there, so schedulers need not be asked. A join costs what
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
+import functools
+import operator
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..analysis.axes import UnionFind, lookup_key, pairwise, siblings
@@ -21,13 +23,15 @@ class Loops:
 
     class_of: by axis, and by what makes axes of other expressions the same (`analysis.axes.lookup_key`). equal_of: the same for axes that are no broadcasts, by
     equal extents: a class may have several of these numbers, if a broadcast axis joins them. beside: for each class the classes of other axes of the same
-    tensors, as a bit set. classes: the class of each number of `equal_of`; other classes have one iteration, and no loop.
+    tensors, as a bit set. classes: the class of each number of `equal_of`; other classes have one iteration, and no loop. read: the classes of what the
+    expressions read in loops, as a bit set.
     """
 
     class_of: dict[Hashable, int]
     equal_of: dict[Hashable, int]
     beside: tuple[int, ...]
     classes: tuple[int, ...]
+    read: int
 
     @property
     def has_conflict(self) -> bool:
@@ -39,12 +43,21 @@ class Loops:
         """True if a broadcast axis joins two axes that nothing else makes equal."""
         return len(set(self.classes)) < len(self.classes)
 
-    def of(self, tensor: TensorView) -> set[int]:
-        """Return the classes of the axes that a tensor's elements depend on."""
-        return {self.class_of[a] for a in loop_sources(tensor) if a in self.class_of and not a.is_broadcast() and not a.is_reduction()}
+    def of(self, tensor: TensorView) -> int:
+        """Return the classes of the axes that a tensor's elements depend on, as a bit set."""
+        return _of(self.class_of, tensor)
 
 
-EMPTY = Loops({}, {}, (), ())
+EMPTY = Loops({}, {}, (), (), 0)
+
+
+def _of(class_of: Mapping[Hashable, int], tensor: TensorView) -> int:
+    found = 0
+    for axis in loop_sources(tensor):
+        number = class_of.get(axis)
+        if number is not None and not axis.is_broadcast() and not axis.is_reduction():
+            found |= 1 << number
+    return found
 
 
 def of_expr(expr: Expr) -> Loops:
@@ -80,7 +93,8 @@ def of_expr(expr: Expr) -> Loops:
             for known in (class_of, equal_of):
                 if axis in known:
                     known[key, dim] = known[axis]
-    return Loops(class_of, equal_of, tuple(beside), tuple(classes))
+    read = functools.reduce(operator.or_, [_of(class_of, t) for t in expr.read_by_loops], 0)
+    return Loops(class_of, equal_of, tuple(beside), tuple(classes), read)
 
 
 def _related(expr: Expr) -> Iterable[tuple[IterDomain, IterDomain]]:
@@ -98,16 +112,18 @@ def joined(a: Loops, b: Loops) -> Loops:
         a, b = b, a
     new, count = _merged(a.class_of, len(a.beside), b.class_of, len(b.beside))
     new_equal, count_equal = _merged(a.equal_of, len(a.classes), b.equal_of, len(b.classes))
-    beside, classes = [0] * count, [0] * count_equal
+    beside, classes, read = [0] * count, [0] * count_equal, 0
     for loops, start, start_equal in ((a, 0, 0), (b, len(a.beside), len(a.classes))):
         for n, bits in enumerate(loops.beside):
             for other in _bits(bits):
                 beside[new[start + n]] |= 1 << new[start + other]
+        for n in _bits(loops.read):
+            read |= 1 << new[start + n]
         for n, number in enumerate(loops.classes):
             classes[new_equal[start_equal + n]] = new[start + number]
     class_of = _renumbered(a.class_of, new) | {key: new[len(a.beside) + n] for key, n in b.class_of.items()}
     equal_of = _renumbered(a.equal_of, new_equal) | {key: new_equal[len(a.classes) + n] for key, n in b.equal_of.items()}
-    return Loops(class_of, equal_of, tuple(beside), tuple(classes))
+    return Loops(class_of, equal_of, tuple(beside), tuple(classes), read)
 
 
 def _merged(a: dict[Hashable, int], count_a: int, b: dict[Hashable, int], count_b: int) -> tuple[list[int], int]:

@@ -304,14 +304,17 @@ class _Partition:
     def _cut_again(self, exprs: Sequence[Expr], writes: Set[TensorView]) -> list[Step]:
         """Cut the expressions of one group, asking the schedulers about each pair; free expressions and short chains are recomputed, unless the schedulers
         decline a group because of this."""
-        ways = ((True, True), (True, False), (False, False))
-        found = (self._cut_asking(exprs, writes, repeats=repeats, chains=chains) for repeats, chains in ways)
-        return next((steps for steps in found if steps), [])
+        for repeats in (True, False):
+            for is_trusting in (True, False):
+                steps, is_sure = self._cut_asking(exprs, writes, repeats=repeats, is_trusting=is_trusting)
+                if steps:
+                    return steps
+                if is_sure:
+                    break
+        return []
 
-    def _cut_asking(
-        self, exprs: Sequence[Expr], writes: Set[TensorView], *, repeats: bool, chains: bool, is_trusting: bool = True
-    ) -> list[Step] | None:  # fmt: skip
-        """Return the steps; with repeats, None if schedulers decline a group of several expressions."""
+    def _cut_asking(self, exprs: Sequence[Expr], writes: Set[TensorView], *, repeats: bool, is_trusting: bool) -> tuple[list[Step] | None, bool]:
+        """Return the steps, or None if schedulers decline a group of several expressions; and False if that may be because pairs were trusted."""
         graph = Graph(self.fusion, exprs, writes, self.env, repeats=repeats)
 
         def asks(a: Group, b: Group) -> bool:
@@ -319,24 +322,36 @@ class _Partition:
 
         pairs = Pairs(graph, asks, is_trusting=is_trusting)
         if repeats and any(map(pairs.has_conflict, graph.alive())):
-            return None
+            return None, True
         search(graph, pairs.are_one)
-        found = [(graph.members(g), graph.writes(g), g.tied) for g in graph.alive()] if pairs.has_trusted else []
-        if chains and repeat_short_chains(graph):
+        found, is_sure = _groups_in_order(graph), not pairs.has_trusted
+        if repeats and repeat_short_chains(graph):
             pairs.has_trusted = False
             search(graph, pairs.are_one)  # a group that no longer writes a chain's result may be joined: a maximum with the sum of the exponentials below it
+            steps = self._taken(_groups_in_order(graph), is_whole=True)
+            if steps or pairs.has_trusted:
+                return steps, steps is not None
+        steps = self._taken(found, is_whole=repeats or is_trusting)
+        return steps, is_sure or steps is not None
+
+    def _taken(self, groups: "Sequence[_Own]", *, is_whole: bool) -> list[Step] | None:
+        """Return the steps of groups; None if schedulers decline one, of several expressions where `is_whole`."""
         steps: list[Step] = []
-        for group in in_order(graph, set()):
-            if _is_computed_again(graph, group):
-                continue
-            members = graph.members(group)
-            step, reasons = self._kernel(members, graph.writes(group), group.tied)
-            if reasons is not None and len(members) > 1 and (pairs.has_trusted or any(self._kernel(*own)[1] is not None for own in found)):
-                return self._cut_asking(exprs, writes, repeats=repeats, chains=chains, is_trusting=False)
-            if reasons is not None and repeats and len(members) > 1:
+        for anchor, members, writes, tied in groups:
+            step, reasons = self._kernel(members, writes, tied)
+            if reasons is not None and is_whole and len(members) > 1:
                 return None
-            steps.append(step if reasons is None else _alone(group.anchors[0], reasons))
+            steps.append(step if reasons is None else _alone(anchor, reasons))
         return steps
+
+
+_Own = tuple[Expr, list[Expr], set[TensorView], list[TensorView]]
+"""Of a group: its first anchor, its expressions, what it writes, the tensors whose loops are tied."""
+
+
+def _groups_in_order(graph: Graph) -> list[_Own]:
+    groups = [group for group in in_order(graph, set()) if not _is_computed_again(graph, group)]
+    return [(group.anchors[0], graph.members(group), graph.writes(group), list(group.tied)) for group in groups]
 
 
 def _is_computed_again(graph: Graph, group: Group) -> bool:
