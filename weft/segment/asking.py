@@ -57,6 +57,7 @@ class Pairs:
         self._next: dict[Group, tuple[Hashable, Loops]] = {}  # what a group has if it is joined with the one that was asked about last
 
     def are_one(self, a: Group, b: Group) -> bool:
+        """Tell whether one kernel computes both groups."""
         both = joined(self._of(a), self._of(b))
         if both.has_conflict or both.has_two_extents:
             return False

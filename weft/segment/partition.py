@@ -62,7 +62,7 @@ def _in_two_steps(fusion: Fusion, asks: Asked, env: Mapping[Sym, Number], order:
     cut, parts = in_two_steps(fusion) if order == "best" else (fusion, {})
     tried: list[Fusion] = []
     if parts and has_groups(fusion):  # the kernel of rows that folds groups of them has whole sums, too
-        whole = _make_plan(fusion, takes, env, order)
+        whole = _make_plan(fusion, asks, env, order)
         if len(whole.kernels) == 1:
             return whole
     while parts:
