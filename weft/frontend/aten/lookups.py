@@ -309,7 +309,7 @@ ADDED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int6
 
 @rule(aten.scatter_add.default, claims=_adds)
 def scatter_add(t: Translation, base: Operand, dim: int, index: Operand, source: Operand) -> Operand:
-    """Where the result has few places, each looks through the elements; otherwise elements are added atomically."""
+    """An index of few elements along its axis is compared with each position of the result; of others, each element is added atomically."""
     if _few_places(t.node):
         return t.to(t.ops.scatter_rows(t.wide(base), index, t.wide(source), dim % t.rank(base)), t.result_dtype)
     zero = t.constant(0, t.result_dtype)
