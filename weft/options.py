@@ -239,8 +239,8 @@ class Options:
     )  # fmt: skip
     deterministic: bool = _setting(
         _switch, False,
-        "scatter and scatter_add return the same bits in every run: sums are added in a fixed order, and of equal positions the last one"
-        " wins; torch.use_deterministic_algorithms has the same effect",
+        "scatters, and sums into rows that an index names, return the same bits in every run: sums are added in a fixed order, and of equal"
+        " positions the last one wins; torch.use_deterministic_algorithms has the same effect",
     )  # fmt: skip
     row_sums: str = _setting(
         _one_of("auto", "sort", "atomic"), "auto",

@@ -9,6 +9,7 @@ import torch
 
 from weft.frontend.aten import lookups
 from weft.frontend.backend import GRAPHS, backend
+from weft.options import options
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -84,14 +85,18 @@ def test_the_gradient_of_a_maximum_goes_to_its_place() -> None:
     check(lambda x: (x * 2).max(-1)[0].sin(), torch.randn(4, 6))
 
 
-def test_a_scatter_that_takes_longer_to_compare_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_ordered", [True, False], ids=["equal bits", "any order"])
+def test_a_scatter_that_takes_longer_to_compare_is_torchs_or_atomic(is_ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient of a gather of four elements of each row, above and below the limit; two of a row are compared in any case."""
     monkeypatch.setattr(lookups, "MOST_COMPARED", 3 * 16 * 40)
     for count, width, is_compared in ((4, 40, False), (4, 12, True), (2, 40, True)):
         torch._dynamo.reset()
         GRAPHS.clear()
         x, index = torch.randn(16, width, requires_grad=True), torch.randint(width, (16, count))
-        out = torch.compile(lambda t, i: t.gather(1, i) * 2, backend=backend, options={"emulate": True})(x, index)
-        (got,) = torch.autograd.grad(out, x, torch.ones_like(out))
+        with options(deterministic=is_ordered):
+            out = torch.compile(lambda t, i: t.gather(1, i) * 2, backend=backend, options={"emulate": True})(x, index)
+            (got,) = torch.autograd.grad(out, x, torch.ones_like(out))
         torch.testing.assert_close(got, torch.zeros_like(x).scatter_add(1, index, torch.full((16, count), 2.0)))
-        assert is_compared == ("aten.scatter_add.default" not in {op for graph in GRAPHS for op in graph.torch_ops})
+        by_torch = "aten.scatter_add.default" in {op for graph in GRAPHS for op in graph.torch_ops}
+        is_atomic = any("weft::scatter_add" in kernel.program.text for graph in GRAPHS for call in graph.calls for kernel in call.kernels())
+        assert (by_torch, is_atomic) == (is_ordered and not is_compared, not is_ordered and not is_compared)
