@@ -89,6 +89,18 @@ extern "C" __global__ void meetings(long long* out, int* barrier, long long coun
     __syncthreads();
   }
 }
+
+extern "C" __global__ void add_rows(long long* out, float* rows, long long count, long long times) {
+  unsigned row = (blockIdx.x * blockDim.x + threadIdx.x) / 64;
+  for (long long n = 0; n < times; ++n) {
+    row = row * 1664525u + 1013904223u;  // any row, the same for 64 threads
+    atomicAdd(rows + (row >> 8) % (unsigned)count * 64 + threadIdx.x % 64, 1.f);
+  }
+}
+
+extern "C" __global__ void add_to_one(long long* out, float* rows, long long times) {
+  for (long long n = 0; n < times; ++n) atomicAdd(rows + threadIdx.x % 32, 1.f);
+}
 """
 CLUSTER_TEXT = """
 extern "C" __global__ void cluster_barrier(long long* out) {
@@ -249,6 +261,7 @@ def measured() -> tuple[dict[str, float], dict[str, object]]:
         "cluster_block_clocks": cluster_block_clocks,
         "grid_meeting_ns": grid_ns,
         "grid_block_ns": grid_block_ns,
+        **atomic_rates(bench),
     }
     more: dict[str, object] = {
         "arithmetic_latency_clocks": arithmetic_latency(bench),
@@ -258,6 +271,15 @@ def measured() -> tuple[dict[str, float], dict[str, object]]:
         "clusters_without_fence": relaxed, "meetings": meetings,
     }  # fmt: skip
     return figures, more
+
+
+def atomic_rates(bench: Bench) -> dict[str, float]:
+    """Return sectors per second of additions to any of 100,000 rows of 64 floats, and the time between two additions to one row."""
+    sms, rows = bench.arch.sm_count, torch.zeros(100_000 * 64, device="cuda")
+    many, few = (bench.us(bench.run("add_rows", sms * 4, 512, [rows], [("long long", 100_000), ("long long", n)]), False) for n in (110, 10))
+    long, short = (bench.us(bench.run("add_to_one", sms, 128, [rows], [("long long", n)]), False) for n in (110, 10))
+    sectors, additions = 100 * sms * 4 * 512 * 4 / 32, 100 * sms * 128 / 32
+    return {"atomic_sectors_per_s": sectors / (many - few) * 1e6, "atomic_repeat_ns": (long - short) / additions * 1e3}
 
 
 def arithmetic_latency(bench: Bench) -> float:
