@@ -233,3 +233,38 @@ def test_a_schedule_that_the_user_asks_for() -> None:
     y = given.double() * (given.double().square().mean((1, 2), keepdim=True) + 1e-5).rsqrt()
     torch.testing.assert_close(amax.double(), y.abs().amax(2, keepdim=True), rtol=1e-6, atol=0)
     torch.testing.assert_close(share.double(), y / y.abs().amax(2, keepdim=True), rtol=1e-6, atol=1e-9)
+
+
+def groups_of(order: list[int], has_columns: bool = False, is_variance: bool = False) -> FusionDefinition:
+    """A norm over the last three axes, [rows, 3, 4, 16], and groups of the last two; the input lies in memory in the given order, outermost axis first."""
+    with FusionDefinition() as fd:
+        ops, within = fd.ops, [1, 2, 3]
+        x = fd.define_tensor(shape=[-1, 3, 4, 16], contiguity=True, dtype=DataType.Float, stride_order=[3 - order.index(n) for n in range(4)])
+        y = x if is_variance else ops.mul(x, ops.rsqrt(ops.add(ops.mean(ops.mul(x, x), within, keepdim=True), 1e-5)))
+        y = ops.div(y, ops.add(ops.max(ops.abs(y), [2, 3], True), 0.5))
+        outputs = [y, *([ops.sum(y, [0])] if has_columns else []), *(ops.var_mean(y, within, correction=0) if is_variance else [])]
+        for out in outputs:
+            fd.add_output(out)
+    return fd
+
+
+@pytest.mark.parametrize(("order", "fields", "is_one"), [
+    ([0, 1, 2, 3], {}, True), ([1, 0, 2, 3], {}, True),  # the second: a row lies in three runs
+    ([0, 2, 1, 3], {}, False), ([0, 1, 3, 2], {}, False), ([3, 0, 1, 2], {}, False),  # elements of a group are no neighbours in memory
+    ([0, 1, 2, 3], dict(has_columns=True), False),  # no kernel for rows and columns holds groups
+    ([0, 1, 2, 3], dict(is_variance=True), True),  # mean and variance need two passes over the row, of which the second is over groups, too
+])  # fmt: skip
+def test_rows_in_any_order(order: list[int], fields: dict[str, bool], is_one: bool) -> None:
+    """Whatever takes them, schedulers that accept them make kernels that are right."""
+    given = torch.randn([5, 3, 4, 16]).permute(order).contiguous().permute([order.index(n) for n in range(4)])
+    fd = groups_of(order, **fields)
+    with poisoned_outputs(), options(check="races", strict_schedules=True):
+        got = fd.execute([given])
+    y = given.double()
+    if not fields.get("is_variance"):
+        y = y * (y.square().mean((1, 2, 3), keepdim=True) + 1e-5).rsqrt()
+    y = y / (y.abs().amax((2, 3), keepdim=True) + 0.5)
+    more = [y.sum(0)] if fields.get("has_columns") else list(torch.var_mean(y, (1, 2, 3), correction=0)) if fields.get("is_variance") else []
+    for out, want in zip(got, [y, *more], strict=True):
+        torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
+    assert (len(fd.fec.kernel_runtimes) == 1) is is_one

@@ -6,7 +6,7 @@ Read first: `BlockNeeds`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..ir.block_ops import BlockFoldOp, GroupFoldOp, sample_of
@@ -65,8 +65,10 @@ def lanes_of_blocks(sizes: Iterable[int], vector_elems: int) -> int:
     return math.lcm(*(max(1, size // vector_elems) for size in sizes))
 
 
-def block_needs(fusion: Fusion, axes: LoopAxes, inner: int | None) -> BlockNeeds:
-    """Return the needs of the reductions over blocks if the innermost loop is of class `inner`."""
+def block_needs(fusion: Fusion, axes: LoopAxes, inner: int | None, run: Sequence[int] = ()) -> BlockNeeds:
+    """Return the needs of the reductions over blocks if the innermost loop is of class `inner`. run: classes of the loops of a row's innermost run, outermost
+    first, among which groups of elements lie; () where no thread holds such groups.
+    """
     folds = [e for e in fusion.tensor_exprs() if isinstance(e, BlockFoldOp)]
     if not folds:
         return BlockNeeds()
@@ -76,10 +78,19 @@ def block_needs(fusion: Fusion, axes: LoopAxes, inner: int | None) -> BlockNeeds
         last = output.get_logical_domain()[-1]
         if last.is_broadcast() or axes.of(last) != inner:
             obstacle = f"{output} is folded over blocks along an axis that is not the innermost of the loops"
+        elif isinstance(fold, GroupFoldOp) and not _lies_in(output, fold, axes, tuple(run)):
+            obstacle = f"{output} is folded over groups whose elements are no neighbours in the loops of a row"
     sizes = [fold.block for fold in folds]
     groups = tuple(sorted(fold.block for fold in folds if isinstance(fold, GroupFoldOp)))
     in_warp = max((fold.block for fold in folds if not isinstance(fold, GroupFoldOp)), default=0)
     return BlockNeeds(max(sizes), min(sizes), groups, in_warp, obstacle)
+
+
+def _lies_in(output: TensorView, fold: GroupFoldOp, axes: LoopAxes, run: tuple[int, ...]) -> bool:
+    """Tell whether the axes of groups are the innermost of a run of loops, in its order."""
+    classes = [(place, axes.of(axis)) for place, axis in enumerate(output.get_logical_domain()) if axes.of(axis) is not None]
+    within = [number for place, number in classes if place >= output.ndim - fold.attributes["axes"]]
+    return 0 < len(within) <= len(run) and tuple(number for _, number in classes[-len(run) :]) == run
 
 
 def moved_bits(tensors: Iterable[TensorView]) -> int:

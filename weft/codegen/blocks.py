@@ -47,7 +47,7 @@ def fold_group(writer: Any, s: GroupFold, depth: int) -> None:
     if n == 1:
         value = writer.read(source, dtype)
         given = value if s.predicate is TRUE else f"{is_there} ? {value} : {monoid.identity(dtype)}"
-        writer.write(target, f"weft::fold_threads<{monoid.functor_for(dtype)}, {s.lanes}, {s.near}>({given}, {is_there}, {workspace})", depth)
+        writer.write(target, f"weft::fold_threads<{monoid.functor_for(dtype)}, {s.lanes}, {s.near}, {ctype}>({given}, {is_there}, {workspace})", depth)
         return
     places = f"{target.buffer.name}, {writer.scalars.index(target.index)}, {source.buffer.name}, {writer.scalars.index(source.index)}"
     fold = f"fold_group<{monoid.functor_for(dtype)}, {n}, {s.expr.attributes['block']}, {s.lanes}, {s.near}>"

@@ -44,6 +44,7 @@ from .inner_outer_heuristic import choose_inner_outer
 from .inner_outer_params import LOADS, InnerOuterParams
 from .limits import STEP_BYTES, TIMED_OF_A_WAY
 from .persistent_params import SHARE_MULTIPLE, WARP_MULTIPLE
+from .row_analysis import NO_GROUPS
 from .row_passes import Passes, later_uses, load_again
 from .rows import arrange, arrange_axes, class_order, is_constant_along, merge_axes_at, names_in_vectors, row_sizes, split_axis
 from .template import BOUND, Template
@@ -73,6 +74,8 @@ class InnerOuterPersistent(Scheduler):
         found = analyze_two_sides(fusion)
         if isinstance(found, Obstacle):
             return Decline(str(found))
+        if found.blocks.groups:
+            return Decline(NO_GROUPS)
         found.online = analysis_online(fusion)
         return found
 

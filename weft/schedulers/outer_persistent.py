@@ -32,6 +32,7 @@ from .cost.parts import clusters_at_once, rereads_from_memory
 from .cost.passing import unevenness
 from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
 from .limits import FULL_BLOCK_THREADS, MANY_BATCHES, TIMED_OF_A_WAY
+from .row_analysis import NO_GROUPS
 from .row_passes import NOT_JOINED, Passes, folded_passes, later_uses, load_again, loops_stay_joined, separate_reads
 from .rows import arrange_axes, kept_and_reduced, merge_axes_at, positions, split_axis, split_last_run
 from .several_kernels import start_ns, why_not_turned, why_several
@@ -101,6 +102,8 @@ class OuterPersistent(Scheduler):
             return Decline(str(found))
         if found.shape.is_inner:
             return Decline("the innermost axis is reduced, which is the case of inner_persistent")
+        if found.blocks.groups:
+            return Decline(NO_GROUPS)
         if found.buffers.projection_obstacle == NO_INPUT:  # nothing has to be kept or read: each pass computes such tensors again
             found.buffers = replace(found.buffers, projected=(), projection_obstacle="")
         if found.buffers.projected is None:

@@ -29,7 +29,7 @@ from .limits import TIMED_OF_A_WAY
 from .phased_columns import apply_phased_columns, phased_candidates
 from .reduction_analysis import ReductionAnalysis, analyze_reduction
 from .reduction_heuristic import ReductionParams, candidates, choose_with_trace
-from .row_analysis import RowAnalysis
+from .row_analysis import NO_GROUPS, RowAnalysis
 from .rows import (
     arrange_axes, canonical_rows, kept_and_reduced, merge_axes_at, names_in_vectors, phase_of_rows, positions, split_axis, split_last_run, whole_warps,
 )  # fmt: skip
@@ -50,7 +50,11 @@ class Reduction(Scheduler):
 
     def analyze(self, fusion: Fusion) -> ReductionAnalysis | Decline:
         found = analyze_reduction(fusion)
-        return Decline(str(found)) if isinstance(found, Obstacle) else found
+        if isinstance(found, Obstacle):
+            return Decline(str(found))
+        if found.blocks.groups:
+            return Decline(NO_GROUPS)
+        return found
 
     def accept(self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)

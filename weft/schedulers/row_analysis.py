@@ -30,6 +30,7 @@ from .packed import min_vector_elems, thread_vector_bits, why_not_vectors
 NARROW_WORD_ELEMS = 4
 """For rows of 8 or 4 bits: if inputs at odd addresses allow only narrower vectors than this, they are read element by element, so that the others still move
 words: loaded one by one, each byte takes a register. Measured: docs/constants.md."""
+NO_GROUPS = "groups of elements of a row are folded, too, and only threads that keep rows of contiguous elements hold such groups"
 LEAST_RUN_BITS = 32
 """Bits of an access within a run, from which it is better than wider accesses across the end of runs, whose elements need separate weights."""
 
@@ -66,7 +67,7 @@ class RowAnalysis(Analysis):
         self.cost: OpCost = cost_of(_row_exprs(fusion, axes, reduced), wide_tensors(fusion))
         results = [o for e in shape.reductions for o in e.outputs]
         self.reductions, self.accumulator_bits = len(results), sum(o.dtype().bits for o in results)  # type: ignore[attr-defined]
-        self.outputs, self.blocks = outputs, block_needs(fusion, axes, shape.order[-1])
+        self.outputs, self.blocks = outputs, block_needs(fusion, axes, shape.order[-1], shape.runs[-1].classes)
         self.min_vector_elems = max(min_vector_elems(outputs), self.blocks.least_vector_elems)
         self.vector_bits = thread_vector_bits(vectorizable, outputs, self.blocks.largest)
         self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if t in buffers.first_pass and buffers.first_pass[t] > 0)

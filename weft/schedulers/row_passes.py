@@ -152,7 +152,10 @@ def keep_elsewhere(
 
 
 def in_fewer_passes(fusion: Fusion, analysis: PersistentAnalysis) -> PersistentAnalysis:
-    """Combine dependent reductions where possible, in place; return the new analysis of `fusion`. For rows that each pass reads again."""
+    """Combine dependent reductions where possible, in place; return the new analysis of `fusion`. For rows that each pass reads again. Nothing is combined
+    where one pass would be left, but groups of the row are folded in the second."""
+    if analysis.blocks.groups and isinstance(_in_fewer_passes(fusion), Obstacle):
+        return analysis
     if not fold_online(fusion) + fold_moments(fusion):
         return analysis
     found = analyze_persistent(fusion)
@@ -163,11 +166,16 @@ def in_fewer_passes(fusion: Fusion, analysis: PersistentAnalysis) -> PersistentA
 
 def folded_passes(fusion: Fusion, analysis: PersistentAnalysis, *, is_online: bool = True) -> int:
     """Return the number of passes if dependent reductions are combined where possible. is_online: also maxima with sums of exponentials below them."""
-    clone, _ = fusion.clone()
-    if not (is_online and fold_online(clone)) + fold_moments(clone):
+    found = _in_fewer_passes(fusion, is_online=is_online)
+    if found is None or isinstance(found, Obstacle) and analysis.blocks.groups:
         return analysis.buffers.passes
-    found = analyze_persistent(clone)
     return 2 if isinstance(found, Obstacle) else found.buffers.passes
+
+
+def _in_fewer_passes(fusion: Fusion, *, is_online: bool = True) -> PersistentAnalysis | Obstacle | None:
+    """Return the analysis of a copy in which dependent reductions are combined; None if there are none."""
+    clone, _ = fusion.clone()
+    return analyze_persistent(clone) if (is_online and fold_online(clone)) + fold_moments(clone) else None
 
 
 def loops_stay_joined(fusion: Fusion, analysis: PersistentAnalysis) -> bool:
