@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 
 from ..expr import Number, Sym
@@ -42,6 +43,25 @@ class Answers:
         return found
 
 
+MOST_REFUSED = 4
+"""Pairs of the same work that schedulers decline before others like them wait until nothing else can be joined."""
+
+
+class Refusals:
+    """How often schedulers declined pairs of the same work one after the other."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._counts: Counter[Hashable] = Counter()
+
+    def is_likely(self, a: Group, b: Group) -> bool:
+        return self._counts[self._graph.work(a, b)] >= MOST_REFUSED
+
+    def count(self, a: Group, b: Group, is_taken: bool) -> None:
+        work = self._graph.work(a, b)
+        self._counts[work] = 0 if is_taken else self._counts[work] + 1
+
+
 class Pairs:
     """The pairs of groups of a graph that one kernel computes. asks: the schedulers' word on both groups as one.
 
@@ -52,12 +72,13 @@ class Pairs:
     def __init__(self, graph: Graph, asks: Callable[[Group, Group], bool], *, is_trusting: bool) -> None:
         self.graph, self.asks, self.is_trusting, self.has_trusted = graph, asks, is_trusting, False
         self._taken: set[object] = set()
+        self._refusals = Refusals(graph)
         self._of_exprs: dict[int, Loops] = {}  # by the id of an expression
         self._loops: dict[Group, tuple[Hashable, Loops]] = {}
         self._next: dict[Group, tuple[Hashable, Loops]] = {}  # what a group has if it is joined with the one that was asked about last
 
-    def are_one(self, a: Group, b: Group) -> bool:
-        """Tell whether one kernel computes both groups."""
+    def are_one(self, a: Group, b: Group, is_last: bool) -> bool | None:
+        """Tell whether one kernel computes both; None for later, if schedulers are likely to decline them."""
         both = joined(self._of(a), self._of(b))
         if both.has_conflict or both.has_two_extents:
             return False
@@ -70,7 +91,10 @@ class Pairs:
         if self.is_trusting and (not is_folded or kind in self._taken):
             self.has_trusted = True
             return True
+        if self.is_trusting and not is_last and self._refusals.is_likely(a, b):
+            return None
         is_taken = self.asks(a, b)
+        self._refusals.count(a, b, is_taken)
         if is_taken:
             self._taken.add(kind)
         return is_taken
@@ -102,4 +126,4 @@ class Pairs:
         return found
 
 
-__all__ = ["Answers", "Asked", "Pairs", "Takes"]
+__all__ = ["Answers", "Asked", "Pairs", "Refusals", "Takes"]

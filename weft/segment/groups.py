@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Set
 
 from ..analysis.axes import AxisMaps
 from ..analysis.op_cost import cost_of
@@ -336,14 +336,17 @@ class Graph:
         """True for a pair that not every scheduler takes (reductions of rows and of columns, running folds), so the schedulers must be asked."""
         return a.scans or b.scans or len({reduced for _, reduced in a.folds | b.folds}) > 1
 
-    def kind(self, a: Group, b: Group) -> object:
+    def kind(self, a: Group, b: Group) -> Hashable:
         """Return the class of a pair of which schedulers take all if they take one: its reductions, how many they are, broadcasts and ops, and its size rounded
         to a power of two."""
-        anchors = [*a.anchors, *b.anchors]
-        names = frozenset(e.op_name for e in anchors if not isinstance(e, PointwiseOp))
-        sizes = (len(anchors), len(a.reads | b.reads), len(self.writes(a, b)))
-        folds = sum(isinstance(e, (ReductionOp, WelfordOp)) for e in anchors)
-        return frozenset(a.folds | b.folds), folds, frozenset(self._spread_again(a, b)), names, tuple(n.bit_length() for n in sizes)
+        sizes = (len(a.anchors) + len(b.anchors), len(a.reads | b.reads), len(self.writes(a, b)))
+        folds = sum(isinstance(e, (ReductionOp, WelfordOp)) for e in (*a.anchors, *b.anchors))
+        return self.work(a, b), folds, tuple(n.bit_length() for n in sizes)
+
+    def work(self, a: Group, b: Group) -> Hashable:
+        """Return what a pair does, however often: its reductions, broadcasts and ops."""
+        names = frozenset(e.op_name for e in (*a.anchors, *b.anchors) if not isinstance(e, PointwiseOp))
+        return frozenset(a.folds | b.folds), frozenset(self._spread_again(a, b)), names
 
     def exact_kind(self, a: Group, b: Group) -> object:
         """Return the class of a pair of which schedulers decline all if they decline one: the same with the number of each op and the exact size."""

@@ -28,7 +28,7 @@ from ..ir.values import Expr, PointwiseOp, ReductionOp, TensorView, Val, Welford
 from ..ops.torch_ops import entry_of
 from ..schedulers.limits import LAUNCH_BYTES
 from .alike import join_alike, join_small_sums, tie
-from .asking import Answers, Asked, Pairs, Takes
+from .asking import Answers, Asked, Pairs, Refusals, Takes
 from .extract import boundary, extract
 from .group import Group
 from .groups import Graph, bytes_in_memory, is_alone, is_barrier, slots_of
@@ -220,8 +220,9 @@ class _Partition:
 
             taken: set[object] = set()  # kinds of pairs that schedulers have accepted: asking again for each growing group would be quadratic
             refused: set[object] = set()
+            refusals = Refusals(graph)
 
-            def joinable(a: Group, b: Group) -> bool:
+            def joinable(a: Group, b: Group, is_last: bool) -> bool | None:
                 if not graph.is_doubtful(a, b):
                     return True
                 kind = graph.kind(a, b)
@@ -230,8 +231,11 @@ class _Partition:
                 exact = graph.exact_kind(a, b)
                 if exact in refused:
                     return False
+                if refusals.is_likely(a, b) and not is_last:
+                    return None
                 is_taken = self._kernel(graph.members(a, b), graph.writes(a, b), graph.ties(a, b))[1] is None
                 (taken if is_taken else refused).add(kind if is_taken else exact)
+                refusals.count(a, b, is_taken)
                 return is_taken
 
             search(graph, joinable, None if self.order == "best" else random.Random(int(self.order)))

@@ -26,7 +26,9 @@ the instructions take no longer than the bytes."""
 INSTRUCTIONS_PER_BYTE, ACCESS_SLOTS = 6, 8
 """Instructions that all threads of a chip execute while it moves a byte, and those of an access with its address and bounds. Counted: docs/constants.md."""
 
-Joinable = Callable[[Group, Group], bool]
+Joinable = Callable[[Group, Group, bool], bool | None]
+"""Tells whether two groups become one, or None for not now: then it is asked once more, with True, when nothing else can be joined. A group that grows meets
+the same neighbours after each join, so what is likely to be declined is asked once instead of each time."""
 
 
 def search(graph: Graph, joinable: Joinable | None = None, order: random.Random | None = None) -> list[Group]:
@@ -35,7 +37,8 @@ def search(graph: Graph, joinable: Joinable | None = None, order: random.Random 
     """
     join_states(graph)
     heap: list[tuple[float, int, int, Group, Group, int, int]] = []
-    count = 0
+    later: list[tuple[float, int, int, Group, Group, int, int]] = []
+    count, is_last = 0, False
 
     def push(a: Group, b: Group) -> None:
         nonlocal count
@@ -47,12 +50,22 @@ def search(graph: Graph, joinable: Joinable | None = None, order: random.Random 
         for other in _neighbours(graph, group):
             if other.first < group.first:
                 push(group, other)
-    while heap:
-        _, _, _, a, b, version_a, version_b = heapq.heappop(heap)
+    while heap or later:
+        if not heap:
+            heap, later, is_last = later, [], True
+            heapq.heapify(heap)
+        pair = heapq.heappop(heap)
+        _, _, _, a, b, version_a, version_b = pair
         if not (a.is_alive and b.is_alive) or a.version != version_a or b.version != version_b:
             continue
-        if graph.obstacle(a, b) is not None or graph.makes_cycle(a, b) or joinable is not None and not joinable(a, b):
+        if graph.obstacle(a, b) is not None or graph.makes_cycle(a, b):
             continue
+        is_one = joinable is None or joinable(a, b, is_last)
+        if is_one is None:
+            later.append(pair)
+        if not is_one:
+            continue
+        is_last = False
         joined = graph.join(a, b)
         for other in _neighbours(graph, joined):
             push(joined, other)
