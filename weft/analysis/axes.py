@@ -161,8 +161,9 @@ class AxisMaps:
         sets = UnionFind()
         for a, b in self._joined:
             sets.union(a, b)
-        self._close(sets)
-        self._join_loops(sets)
+        if self.transforms:  # otherwise loops are the axes themselves, which are joined already
+            self._close(sets)
+            self._join_loops(sets)
         return sets
 
     def exact(self, axis: IterDomain) -> IterDomain:

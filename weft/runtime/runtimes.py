@@ -44,6 +44,7 @@ from ..options import Options, current
 from ..segment.plan import KernelStep, Plan, ViewStep
 from . import tuned, zero_size
 from .binding import Bound, SizesDiffer
+from .collector import paused
 from .engines import BuiltKernel, Engine
 from .outputs import Layout, OutputPlan, layout_of, return_old_values, stride_values
 from .steps import KernelUse, Part, PlanTable, uses_of
@@ -231,6 +232,7 @@ class SharedDefinition:
 _definitions: OnceTable[SharedDefinition] = OnceTable(is_limited=True)
 
 
+@paused
 def shared_definition(fusion: Fusion) -> SharedDefinition:
     """Return the common part of all definitions of this structure."""
     return _definitions.get_or_make(known_key(fusion), lambda: SharedDefinition(fusion))
