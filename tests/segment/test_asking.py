@@ -1,0 +1,127 @@
+"""Which groups one kernel computes is known without asking the schedulers, where loops decide it; and of the rest, they are asked about few."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+from weft import DataType, FusionDefinition, compiler
+from weft.analysis.loop_axes import loop_axes
+from weft.arch import H200
+from weft.graph.few_terms import term_by_term
+from weft.ir.fusion import Fusion
+from weft.ir.values import Expr
+from weft.runtime.runtimes import SharedDefinition
+from weft.runtime.steps import PlanTable
+from weft.segment.extract import boundary, extract
+from weft.segment.loops import joined_all, of_expr
+
+SAME_LOOP, TWO_EXTENTS = "same loop", "two extents"
+
+
+def pairs_of_points(fd: FusionDefinition, more: int = 0, coordinates: int = 3, rows: int = 50) -> None:
+    """A function of the distances of all pairs, and its sums for each point and each other one."""
+    ops = fd.ops
+    x = fd.define_tensor(shape=[rows, coordinates], contiguity=True, dtype=DataType.Float)
+    d = ops.sub(ops.broadcast(x, [False, True, False]), ops.broadcast(x, [True, False, False]))
+    y = r = ops.sum(ops.mul(d, d), [2])
+    for n in range(more):
+        y = ops.sin(y) if n % 2 else ops.add(y, r)
+    fd.add_output(ops.sum(y, [0]))
+    fd.add_output(ops.sum(ops.mul(ops.broadcast(ops.exp(y), [False, False, True]), d), [1]))
+
+
+def small_products(fd: FusionDefinition, more: int = 2, size: int = 3, rows: int = 77) -> None:
+    """Powers of small matrices, each product a sum of broadcast products."""
+    ops = fd.ops
+    y = x = fd.define_tensor(shape=[rows, size, size], contiguity=True, dtype=DataType.Float)
+    for _ in range(more):
+        terms = ops.mul(ops.broadcast(y, [False, False, False, True]), ops.broadcast(x, [False, True, False, False]))
+        y = ops.add(ops.sum(terms, [2]), ops.permute(x, [0, 2, 1]))
+    fd.add_output(y)
+
+
+def shifted(fd: FusionDefinition, more: int = 0) -> None:
+    """Rows added to columns, and one sum of rows beside slices of two widths."""
+    ops = fd.ops
+    x, w = (fd.define_tensor(shape=shape, contiguity=True, dtype=DataType.Float) for shape in ([40, 40], [40]))
+    square = ops.add(ops.broadcast(w, [True, False]), ops.broadcast(w, [False, True]))
+    column = ops.broadcast(ops.sum(x, [1]), [False, True])
+    wide = ops.add(ops.slice(x, [0, 0], [40, 30]), column)
+    narrow = ops.mul(ops.slice(x, [0, 5], [40, 25]), ops.exp(column))
+    fd.add_output(ops.add(ops.sum(ops.mul(square, x), [0]), ops.sum(wide, [1])))
+    fd.add_output(ops.sum(narrow, [1]))
+
+
+def decided(define: Any, **given: int) -> Fusion:
+    with FusionDefinition() as fd:
+        define(fd, **given)
+    return SharedDefinition(fd.fusion).base.plans.fusion
+
+
+def grown(exprs: list[Expr], rng: random.Random) -> list[Expr]:
+    """Return expressions that share tensors, and one more, in order."""
+    some = {rng.randrange(len(exprs))}
+    for _ in range(rng.randint(0, len(exprs) * 2 // 3)):
+        tensors = {t for n in some for t in (*exprs[n].tensor_inputs, *exprs[n].tensor_outputs)}
+        near = [n for n, e in enumerate(exprs) if n not in some and not tensors.isdisjoint((*e.tensor_inputs, *e.tensor_outputs))]
+        some.add(rng.choice(near or [0]))
+    return [e for n, e in enumerate(exprs) if n in some | {rng.randrange(len(exprs))}]
+
+
+def test_loops_of_a_group_conflict_where_those_of_its_kernel_do() -> None:
+    """For groups of expressions at random: what is found axis by axis is what the analysis of the kernel's fusion finds, in whatever order they are joined."""
+    rng, found = random.Random(0), Counter[str]()
+    for define in (pairs_of_points, small_products, shifted):
+        plain = decided(define)
+        for fusion in (plain, term_by_term(plain) or plain):
+            for _ in range(60):
+                group = grown(fusion.tensor_exprs(), rng)
+                reads, writes = boundary(group, {t for e in group for t in e.tensor_outputs})
+                own, _ = extract(fusion, group, reads, writes)
+                parts = [of_expr(e) for e in group]
+                rng.shuffle(parts)
+                loops, conflict = joined_all(parts), loop_axes(own).conflict or "none"
+                assert (loops.has_conflict or loops.has_two_extents) is (conflict != "none"), (conflict, group)
+                kind = SAME_LOOP if SAME_LOOP in conflict else TWO_EXTENTS if TWO_EXTENTS in conflict else conflict
+                assert {SAME_LOOP: loops.has_conflict, TWO_EXTENTS: loops.has_two_extents, "none": True}[kind], (conflict, group)
+                found[kind] += 1
+    assert all(found[kind] >= 10 for kind in (SAME_LOOP, TWO_EXTENTS, "none")), found
+
+
+def asked(define: Any, monkeypatch: pytest.MonkeyPatch, **given: int) -> int:
+    """Return how many fusions the schedulers are asked about."""
+    fusion, count, plain = decided(define, **given), 0, compiler.declines
+
+    def declines(*arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        return plain(*arguments)
+
+    monkeypatch.setattr(compiler, "declines", declines)
+    PlanTable(fusion).plan_for({}, H200)
+    monkeypatch.setattr(compiler, "declines", plain)
+    return count
+
+
+def test_a_longer_chain_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    short, long = (asked(pairs_of_points, monkeypatch, more=more) for more in (6, 48))
+    assert long <= short + 6, (short, long)  # a few more sizes, each asked about once; one question for each op would be 42
+
+
+def test_more_products_ask_little_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = (asked(small_products, monkeypatch, more=more) for more in (2, 4))
+    assert many <= few + 6 <= 20, (few, many)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 33])
+@pytest.mark.parametrize("define", [pairs_of_points, small_products])
+def test_results(define: Any, rows: int) -> None:
+    with FusionDefinition() as fd:
+        define(fd, rows=rows)
+    shape = [int(a.sym.value) for a in fd.fusion.inputs()[0].get_logical_domain()]
+    fd.validate([torch.randn(shape)])
