@@ -329,17 +329,18 @@ def _finite(x: torch.Tensor) -> torch.Tensor:
 
 
 def _welford(m: _BoundedMachine, node: Expr) -> Any:
-    """Of the mean, the sum of squared deviations, and the count, as of a mean followed by a sum of squares."""
+    """Of the mean, the sum of squared deviations, and the count. Squares are summed about a shift, which is one of the numbers (`weft/ops/moments.py`): what is
+    rounded is as large as their distances from the shift, of which the farthest is taken."""
     x, dims = _finite(m.tensors[node.inputs[0]]), reduced_dims(node.outputs[0])
     count = max(1, math.prod(x.shape[d] for d in dims))
     given, roundoff = m.bound_or_zeros(node.inputs[0]), _roundoff(node.outputs[0])
     of_mean = given.sum(dims, keepdim=True) / count
     mean = x.mean(dims, keepdim=True)
     of_mean = of_mean + (sum_bound(x, dims, roundoff).view(mean.shape) / count + 2 * roundoff * mean.abs())
-    deviation = x - mean
-    away = given + 2 * roundoff * deviation.abs()
-    squares = deviation.abs().square()
-    of_squares = (2 * deviation.abs() * away + away.square()).sum(dims) + sum_bound(squares, dims, roundoff)
+    deviation = (x - mean).abs()
+    about = deviation.square() + (deviation.square().amax(dims, keepdim=True) if deviation.numel() else 0.0)  # their sum is that of squares about the shift
+    away = given + 2 * roundoff * about.sqrt()
+    of_squares = (2 * deviation * given + given.square() + 4 * roundoff * about).sum(dims) + sum_bound(about, dims, roundoff)
     # the error of the mean is common to all deviations, whose sum is 0
     of_squares = of_squares + (count * of_mean.square() + 2 * of_mean * away.sum(dims, keepdim=True)).view(of_squares.shape)
     return of_mean.view(of_squares.shape), of_squares, None
