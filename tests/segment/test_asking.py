@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import Counter
 from typing import Any
 
 import pytest
 import torch
+from quick import lines_by_function
 
 from weft import DataType, FusionDefinition, compiler
 from weft.analysis.loop_axes import loop_axes
@@ -15,6 +17,7 @@ from weft.arch import H200
 from weft.graph.few_terms import term_by_term
 from weft.ir.fusion import Fusion
 from weft.ir.values import Expr
+from weft.runtime import runtimes
 from weft.runtime.runtimes import SharedDefinition
 from weft.runtime.steps import PlanTable
 from weft.segment.extract import boundary, extract
@@ -116,6 +119,27 @@ def test_a_longer_chain_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_more_products_ask_little_more(monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = (asked(small_products, monkeypatch, more=more) for more in (2, 4))
     assert many <= few + 6 <= 20, (few, many)
+
+
+def test_lines_of_a_cut_grow_with_its_ops() -> None:
+    """A chain of 60 ops behind the sum of coordinates instead of 20, in groups that are cut again: 70 ops instead of 30."""
+    fusions = [decided(pairs_of_points, more=more) for more in (20, 20, 60)]
+    _, small, large = (lines_by_function(lambda fusion=fusion: PlanTable(fusion).plan_for({}, H200)).total() for fusion in fusions)
+    assert large <= 2.4 * small, (small, large)  # 2.3 is linear; asking about each pair, 3.7
+
+
+def test_the_collector_waits_while_a_definition_is_normalized(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, seen = runtimes.normalize_in_place, list[bool]()
+
+    def normalize(*arguments: Any) -> Any:
+        seen.append(gc.isenabled())
+        return plain(*arguments)
+
+    monkeypatch.setattr(runtimes, "normalize_in_place", normalize)
+    with FusionDefinition() as fd:
+        small_products(fd, rows=78)
+    runtimes.shared_definition(fd.fusion)
+    assert gc.isenabled() and seen and not any(seen)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 33])
