@@ -42,6 +42,8 @@ def _text(value: object, names: Names) -> str:
 
 def scan(expr: Expr, names: Names) -> str:
     """Return the call of a scan (cumulative sum, product, maximum or minimum)."""
+    if expr.attributes["kind"] == "linear_recurrence":
+        return f"{expr.op_name}({', '.join(map(names.of, expr.inputs))}, dim={expr.attributes['dim']}, reverse={bool(expr.attributes.get('reverse'))})"
     start = f", init={names.of(expr.inputs[1])}" if len(expr.inputs) > 1 else ""
     return f"{expr.op_name}({names.of(expr.inputs[0])}, dim={expr.attributes['dim']}{start})"
 

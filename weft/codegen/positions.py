@@ -167,14 +167,19 @@ def at_lane(writer: Any, place: Access) -> str:
 
 
 def start_scan(writer: Any, s: Scan, depth: int) -> None:
-    """Declare the carry from piece to piece: the start value, or the identity; if blocks share a row, also a thread's part of its block's totals."""
+    """Declare the carry from piece to piece: the start value, or the identity; if blocks share a row, also a thread's part of its block's totals, or of states
+    that have an order the whole totals so far."""
     dtype = accumulator(s.outputs[0].buffer.dtype)
     monoid = writer.monoid(s.expr, dtype)
     given: Any = s.expr.inputs[-1]  # the start value, where there is one
     start = monoid.identity(dtype) if s.start is None else monoid.lift([writer.read(s.start, accumulator(given.dtype()))], dtype)
     writer.emit(depth, f"weft::Carry<{CUDA_NAMES[dtype]}, {s.rows}> {s.carry} = {{{{{', '.join([start] * s.rows)}}}, false}};")
     if s.blocks is not None:
-        writer.emit(depth, f"{CUDA_NAMES[dtype]} {_total(s)}[{s.rows}] = {{{', '.join([monoid.identity(dtype)] * s.rows)}}};")
+        nothing = ", ".join([monoid.identity(dtype)] * s.rows)
+        if monoid.is_ordered:
+            writer.emit(depth, f"weft::Carry<{CUDA_NAMES[dtype]}, {s.rows}> {_total(s)} = {{{{{nothing}}}, false}};")
+        else:
+            writer.emit(depth, f"{CUDA_NAMES[dtype]} {_total(s)}[{s.rows}] = {{{nothing}}};")
 
 
 def _total(s: Scan) -> str:
@@ -203,10 +208,15 @@ def fold_piece(writer: Any, s: ScanFold, depth: int) -> None:
     """Write the reduction of one piece into a thread's part of its block's total."""
     writer.blocks["scan"] = None
     wide = accumulator(s.scan.outputs[0].buffer.dtype)
+    monoid = writer.monoid(s.scan.expr, wide)
     writer.emit(depth, "{")
     scanned_values(writer, s.scan, s.elements, s.guards, depth + 1)
     counts = f"{s.scan.group_elems}, {s.scan.rows}"
-    writer.emit(depth + 1, f"weft::fold_piece<{writer.monoid(s.scan.expr, wide).functor_for(wide)}, {counts}>(value, {_total(s.scan)});")
+    if monoid.is_ordered:
+        given = f"{monoid.functor_for(wide)}, {counts}, {s.scan.stride}, {s.scan.threads}"
+        writer.emit(depth + 1, f"weft::fold_piece_in_order<{given}>(value, {_total(s.scan)}, {writer.in_shared(s.scan.workspace, CUDA_NAMES[wide])});")
+    else:
+        writer.emit(depth + 1, f"weft::fold_piece<{monoid.functor_for(wide)}, {counts}>(value, {_total(s.scan)});")
     writer.emit(depth, "}")
 
 

@@ -19,6 +19,10 @@ template <class Op> struct InOrder {
   template <class T> WEFT_DEVICE T combine(T a, T b) { return followed<Op>(a, b, 0); }
 };
 
+// Whether a functor's states must be combined in the order of the row. Its `combine` takes the earlier one first.
+template <class Op> WEFT_DEVICE constexpr auto keeps_order(int) -> decltype(Op::is_ordered) { return Op::is_ordered; }
+template <class Op> WEFT_DEVICE constexpr bool keeps_order(long) { return false; }
+
 // The place of this thread in its block of Threads. part: the threads of a row in one warp, one of `parts`. row: the thread's first row of `rows`.
 template <int Stride, int Threads, int V> struct ScanPlace {
   static constexpr int parts = Stride < 32 ? Threads / 32 : Threads / Stride, rows = Stride * V;
@@ -112,6 +116,28 @@ template <class Op, int N, int V, int Stride, int Threads, class T> WEFT_DEVICE 
 
 // ---- rows that several blocks share, along y: what the pieces of a block fold to, and what those of the blocks before do
 
+// Fold a piece into what the pieces before fold to, in the order of the row: all threads of a row have the result. workspace: two T per part and row.
+template <class Op, int N, int V, int Stride, int Threads, class T> WEFT_DEVICE void fold_piece_in_order(const T (&values)[N * V], Carry<T, V>& total, T* workspace) {
+  const ScanPlace<Stride, Threads, V> at = scan_place<Stride, Threads, V>();
+  T own[V];
+#pragma unroll
+  for (int v = 0; v < V; v++) {
+    own[v] = values[v];
+#pragma unroll
+    for (int n = 1; n < N; n++) own[v] = Op::combine(own[v], values[n * V + v]);
+  }
+  scan_lanes<Op, Stride>(own, at.lane);
+  T* const mine = workspace + (total.odd ? at.parts * at.rows : 0);
+  store_totals(own, mine, at);
+  block_sync();
+#pragma unroll
+  for (int w = 0; w < at.parts; w++) {
+#pragma unroll
+    for (int v = 0; v < V; v++) total.value[v] = Op::combine(total.value[v], load_shared(mine + w * at.rows + at.row + v));
+  }
+  total.odd = !total.odd;
+}
+
 // Fold a piece into what this thread has of its block's totals.
 template <class Op, int N, int V, class T> WEFT_DEVICE void fold_piece(const T (&values)[N * V], T (&totals)[V]) {
   ScanSteps<T>::template fold<Op, N>(values, totals);
@@ -141,15 +167,28 @@ template <class Op, int V, int Stride, int Threads, class T> WEFT_DEVICE void ha
   }
 }
 
-// Let the scans begin with the totals of the blocks before: each thread of a row folds those of some. The first piece uses the first half of the workspace, and
+// Store what this block's pieces fold to in the order of the row, which all threads of the row have.
+template <class Op, int V, int Stride, int Threads, class T> WEFT_DEVICE void hand_over_totals(const Carry<T, V>& own, T* totals, T*) {
+  const ScanPlace<Stride, Threads, V> at = scan_place<Stride, Threads, V>();
+  if (at.thread < Stride) {
+#pragma unroll
+    for (int v = 0; v < V; v++) store_global(totals + (blockIdx.y * gridDim.x + blockIdx.x) * at.rows + at.row + v, own.value[v]);
+  }
+}
+
+// Let the scans begin with the totals of the blocks before: each thread of a row folds those of some, in order neighbours. The first piece uses the first half of the workspace, and
 // this the second one. identity: of the fold.
 template <class Op, int V, int Stride, int Threads, class T> WEFT_DEVICE void take_totals(Carry<T, V>& carry, const T* totals, T* workspace, T identity) {
   const ScanPlace<Stride, Threads, V> at = scan_place<Stride, Threads, V>();
   T before[V];
 #pragma unroll
   for (int v = 0; v < V; v++) before[v] = identity;
+  constexpr unsigned threads = Threads / Stride;
+  const unsigned of_one = keeps_order<Op>(0) ? (blockIdx.y + threads - 1) / threads : 0;
+  const unsigned first = keeps_order<Op>(0) ? at.thread / Stride * of_one : at.thread / Stride;
+  const unsigned end = keeps_order<Op>(0) && first + of_one < blockIdx.y ? first + of_one : blockIdx.y;
 #pragma unroll 4
-  for (unsigned block = at.thread / Stride; block < blockIdx.y; block += Threads / Stride) {
+  for (unsigned block = first; block < end; block += keeps_order<Op>(0) ? 1 : threads) {
 #pragma unroll
     for (int v = 0; v < V; v++) before[v] = Op::combine(before[v], load_global(totals + (block * gridDim.x + blockIdx.x) * at.rows + at.row + v));
   }

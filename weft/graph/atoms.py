@@ -80,7 +80,7 @@ class Atoms:
             elif isinstance(expr, CatOp):
                 self._relate_cat(expr)
             elif isinstance(expr, ScanOp):
-                self._freeze([logical_axes(expr.tensor_inputs[0])[expr.attributes["dim"]]])
+                self._freeze(logical_axes(t)[expr.attributes["dim"]] for t in expr.elements)
             elif isinstance(expr, (BlockFoldOp, BlockSampleOp)):  # blocks are neighbours along one axis, which must not be cut
                 self._freeze(logical_axes(t)[-1] for t in (expr.tensor_inputs[0], expr.tensor_outputs[0]))
             elif isinstance(expr, ScatterOp) and expr.has_rows:

@@ -210,19 +210,21 @@ def _scan(fusion: Fusion, expr: Expr, questions: Questions) -> None:
     """Make an axis that is expanded in this call an ordinary one before a scan, because the scan's result differs along it. Along an axis of one element, a
     scan is a copy.
     """
-    source, dim = expr.tensor_inputs[0], expr.attributes["dim"]
-    axis = logical_axes(source)[dim]
-    if is_plain_broadcast(axis) and len(expr.inputs) == 1:
+    sources, dim = expr.tensor_inputs, expr.attributes["dim"]
+    axes, settle = [logical_axes(source)[dim] for source in sources], _same_axes if len(sources) == 1 else _pointwise
+    if all(map(is_plain_broadcast, axes)) and expr.start is None:  # type: ignore[attr-defined]
+        source = cast(fusion, sources[-1], expr.tensor_outputs[0].dtype())
         out, *positions = expr.tensor_outputs
-        _same_axes(fusion, expr, questions)
+        settle(fusion, expr, questions)
         fusion.remove(expr)
         fusion.register(LoadStoreOp([source], [out]))
         for places in positions:
             fusion.register(FullOp([constant(fusion, 0, places.dtype())], [places], op="full"))
         return None
-    if axis.expanded_extent is not None:
-        fusion.replace_input(expr, source, with_elements_along(fusion, source, dim))
-    return _same_axes(fusion, expr, questions)
+    for source, axis in zip(sources, axes):
+        if axis.expanded_extent is not None:
+            fusion.replace_input(expr, source, with_elements_along(fusion, source, dim))
+    return settle(fusion, expr, questions)
 
 
 def _broadcast(fusion: Fusion, expr: Expr, questions: Questions) -> None:

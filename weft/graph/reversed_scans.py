@@ -21,27 +21,33 @@ def find_reversed_scans(fusion: Fusion) -> None:
     """
     for expr in fusion.tensor_exprs():
         if isinstance(expr, ScanOp) and not expr.attributes.get("positions"):
-            above, below = _flip_above(expr), _flip_below(expr)
+            above, below = _flips_above(expr), _flip_below(expr)
             if above is None or below is None:
                 continue
-            (reader, flipped), (last, flip) = above, below
-            fusion.replace_input(reader, flipped, flipped.definition().source)  # type: ignore[union-attr]
+            last, flip = below
+            for reader, flipped in above:
+                fusion.replace_input(reader, flipped, flipped.definition().source)  # type: ignore[union-attr]
             fusion.remove(flip)
             fusion.register(LoadStoreOp([last], [flip.tensor_outputs[0]]))
             expr.attributes["reverse"] = not expr.attributes.get("reverse", False)
 
 
-def _flip_above(scan: ScanOp) -> tuple[Expr, TensorView] | None:
-    """Return the reversed tensor that a scan is computed from, and the expression that reads it."""
+def _flips_above(scan: ScanOp) -> list[tuple[Expr, TensorView]] | None:
+    """Return the reversed tensors that a scan is computed from, and the expressions that read them."""
+    found = [_flip_above(scan, element) for element in dict.fromkeys(scan.elements)]
+    return None if None in found else found  # type: ignore[return-value]
+
+
+def _flip_above(scan: ScanOp, value: TensorView) -> tuple[Expr, TensorView] | None:
+    """Return the reversed tensor that an operand of a scan is computed from, and the expression that reads it."""
     reader: Expr = scan
     while True:
-        value = reader.tensor_inputs[0]
         made = value.definition()
         if _is_flip(made, scan.attributes["dim"]):
             return reader, value
         if made is None or not _is_between(made) or value.is_fusion_output or len(value.uses()) > 1:
             return None
-        reader = made
+        reader, value = made, made.tensor_inputs[0]
 
 
 def _flip_below(scan: ScanOp) -> tuple[TensorView, LookupOp] | None:

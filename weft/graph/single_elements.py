@@ -32,7 +32,7 @@ class InnerSizes:
         for expr in fusion.tensor_exprs():
             if not isinstance(expr, FOLLOWED):
                 fixed.update(maps.exact(a) for t in (*expr.tensor_inputs, *expr.tensor_outputs) for a in (*t.get_maybe_root_domain(), *t.get_logical_domain()))
-            elif isinstance(expr, ScanOp) and len(expr.inputs) > 1:  # its start value counts, although there is one element only
+            elif isinstance(expr, ScanOp) and expr.start is not None:  # its start value counts, although there is one element only
                 fixed.add(maps.exact(expr.tensor_outputs[0].get_logical_domain()[expr.attributes["dim"]]))
         for tensor in fusion.tensors():
             for axis in tensor.get_maybe_root_domain():

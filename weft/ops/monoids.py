@@ -37,7 +37,7 @@ class MonoidNotWhole(UserError):
 
 @dataclass(frozen=True)
 class Monoid:
-    """An associative and commutative operation with an identity. Source of the words: Bird, Introduction to Functional Programming.
+    """An associative operation with an identity, commutative unless `is_ordered`. Source of the words: Bird, Introduction to Functional Programming.
 
     op: the pointwise op that combines. identity_text: the identity in C++, by type; identity_value: as a Python number. reduce: (torch
     tensor, dims, keepdim) -> torch tensor, the reference. needs_elements: folding nothing is an error, as torch's max and min.
@@ -46,6 +46,7 @@ class Monoid:
     functor: its struct in the device library; "" makes one from `op`, which the kernel's text begins with.
     has_rounding: partial results round, so that the error grows with the number of elements. instructions, mufu: cost per element.
     exchange_factor: cost of combining partial results of threads, a sum's being 1. lane_folds: folds over lanes that this takes, one behind the other.
+    is_ordered: it is not commutative. Only scans fold with it: they combine each part with the one right after it, also among blocks that share a row.
     """
 
     kind: str
@@ -62,6 +63,7 @@ class Monoid:
     mufu: int = 0
     exchange_factor: int = 1
     lane_folds: int = 1
+    is_ordered: bool = False
 
     def __post_init__(self) -> None:
         if self.is_idempotent == (self.repeat is not None):
@@ -114,7 +116,7 @@ class StateMonoid(Monoid):
     struct: name of the C++ template of the state, over the first operand's type. fields: name -> type, given the first operand's type.
     field_text: C++ of ops that read more than a member; {0} is the state. A name that is no field's reads something of the first operand's type.
     text: C++ in namespace weft: that struct, and a struct `functor` with templates over the operand's type T: `identity<T>()`, `combine<T>(state, state)`,
-    `lift<T>(operands)`; combine gives the same bits in either order. For scans it may also have `follow<T>(before, after)`, of two states of which the second
+    `lift<T>(operands)`; combine gives the same bits in either order, unless the monoid is ordered. For scans it may also have `follow<T>(before, after)`, of two states of which the second
     comes right after the first, if that costs less.
     of_one: which operand each field of one lifted element is, where each is one.
     takes_vectors: True when `functor` also has `absorb_vector<N>(state, Array<T, M> elements, int first)`, which costs less than N times one.

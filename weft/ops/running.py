@@ -1,4 +1,4 @@
-"""Monoids of scans whose state has several fields: running extrema with their positions.
+"""Monoids of scans whose state has several fields: running extrema with their positions, scaled sums of exponentials, linear recurrences.
 
 Each is one record: its fields with their types and its C++. A scan combines each state with the one right after it; where the functor has `follow`, by that.
 Read first: `RUNNING_POSITIONS`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..dtypes import DataType
+from ..errors import InternalError
 from .monoids import StateMonoid, define_monoid
 from .registry import torch
 from .states import at_position, no_text, no_value, same
@@ -65,4 +66,33 @@ RUNNING_LOGSUMEXP = define_monoid(
 """The logarithm of a running sum of exponentials, as a sum that is scaled by the exponential of the largest element. Infinities never are a shift, so no two
 shifts need to be compared with infinity when states are combined."""
 
-__all__ = ["RUNNING_LOGSUMEXP", "RUNNING_POSITIONS"]
+STEPS = """
+// What some elements in a row do to the value before them: y -> factor * y + value.
+template <class T> struct LinearSteps { T factor, value; };
+// A value of 0 stays 0 whatever the factor is, so that products of gates may overflow before the first value.
+struct ComposedSteps {
+  static constexpr bool is_ordered = true;
+  template <class T> WEFT_DEVICE LinearSteps<T> identity() { return {T(1), T(0)}; }
+  template <class T> WEFT_DEVICE LinearSteps<T> lift(T gate, T x) { return {gate, x}; }
+  template <class T> WEFT_DEVICE LinearSteps<T> combine(LinearSteps<T> before, LinearSteps<T> after) {
+    const T value = after.factor * before.value + after.value;
+    return {after.factor * before.factor, before.value == T(0) ? after.value : value};
+  }
+};
+"""
+
+
+def _no_fold(operands: list[Any], dims: list[int], keepdim: bool) -> list[Any]:
+    raise InternalError("linear recurrences are for scans: their steps have an order")
+
+
+LINEAR_RECURRENCE = define_monoid(
+    StateMonoid(
+        "linear_recurrence", "", no_text, _no_fold, no_value, is_idempotent=False, repeat=lambda o, x, n: x, functor="weft::ComposedSteps", has_rounding=True,
+        instructions=4, exchange_factor=2, is_ordered=True, struct="LinearSteps", fields={"factor": same, "value": same}, text=STEPS,
+        needed_blocks=("scan",), of_one=(0, 1),
+    )  # fmt: skip
+)
+"""y[k] = gate[k] * y[k-1] + x[k], as a composition of such steps. Source: Blelloch, Prefix sums and their applications, 1990."""
+
+__all__ = ["LINEAR_RECURRENCE", "RUNNING_LOGSUMEXP", "RUNNING_POSITIONS"]

@@ -1,9 +1,11 @@
-"""Ops along an axis in its order: cumsum, cumprod, cummin and cummax (also with positions), logcumsumexp; argsort and topk, which torch runs.
+"""Ops along an axis in its order: cumsum, cumprod, cummin and cummax (also with positions), logcumsumexp, linear recurrences; argsort and topk, which torch runs.
 
 Owns their shapes and types. Read first: `scan`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from .. import expr
 from ..dtypes import DataType
@@ -12,8 +14,8 @@ from ..expr import Sym
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ScanOp, TorchOp
 from ..ir.values import FullOp, TensorView, Val
-from .build import Operand, as_val, cast, constant, copy, logical_axes, own_axis, pointwise
-from .promotion import WrongDtype
+from .build import Operand, as_val, cast, constant, copy, is_plain_broadcast, logical_axes, new_axes, own_axis, pad_rank, pointwise
+from .promotion import WrongDtype, common_dtype
 from .shapes import normalize_dim, open_axis
 
 
@@ -91,12 +93,51 @@ def _need_arithmetic(op: str, arg: TensorView) -> None:
         raise WrongDtype(op=op, allowed="numbers of 16 bits and more", dtype=arg.dtype())
 
 
+def linear_recurrence(fusion: Fusion, gate: TensorView, x: TensorView, dim: int, reverse: bool) -> TensorView:
+    """Return y[k] = gate[k] * y[k-1] + x[k] along `dim`, y[k] = gate[k] * y[k+1] + x[k] with `reverse`, where y is 0 before its first element.
+
+    Shapes: those of gate and x broadcast to each other. Type: the common one; 16-bit floats are computed in Float. What is 0 stays 0 whatever its gate is, and
+    the first gate does not matter. Errors: NoAxisToScan, WrongDim, WrongDtype, ExtentMismatch.
+    """
+    op, operands = "linear_recurrence", (gate, x)
+    for arg in operands:
+        if not arg.dtype().is_float or arg.dtype().is_narrow_float:
+            raise WrongDtype(op=op, allowed="real floating-point numbers of 16 bits and more", dtype=arg.dtype())
+    rank = max(gate.ndim, x.ndim)
+    if rank == 0:
+        raise NoAxisToScan(op=op, tensor=x)
+    dim = normalize_dim(dim, rank, op, x if x.ndim == rank else gate)
+    dtype = common_dtype([gate, x])
+    gate, x = _of_one_shape(fusion, [pad_rank(fusion, arg, rank) for arg in operands], op)
+    if logical_axes(x)[dim].is_broadcast():
+        return copy(fusion, cast(fusion, x, dtype))  # type: ignore[return-value]
+    out = fusion.new_tensor(new_axes(fusion, [gate, x], op), dtype)
+    fusion.register(ScanOp([gate, x], [out], op=op, dim=dim, kind=op, **({"reverse": True} if reverse else {})))
+    return out
+
+
+def _of_one_shape(fusion: Fusion, args: Sequence[TensorView], op: str) -> list[TensorView]:
+    """Return tensors of one rank broadcast to each other, with elements along every axis that one of them has some along. Errors: ExtentMismatch."""
+    sizes: list[Sym | None] = []
+    for axes in zip(*map(logical_axes, args)):
+        sizes.append(next((a.logical_extent for a in axes if not is_plain_broadcast(a)), None))
+    out = []
+    for arg in args:
+        missing = [size if axis.is_broadcast() else None for axis, size in zip(logical_axes(arg), sizes)]
+        out.append(_with_sizes(fusion, arg, missing, is_decided=False) if any(size is not None for size in missing) else arg)
+    return out
+
+
 def with_elements_along(fusion: Fusion, arg: TensorView, dim: int, is_decided: bool = True) -> TensorView:
     """Return the values of arg, expanded along `dim`, with an axis of elements there: a scan gives each of them another value.
 
     is_decided: the axis is of this kind in every call; if not, it is as the axes of `full` in a definition.
     """
-    sizes = [axis.expanded_extent if d == dim else None for d, axis in enumerate(logical_axes(arg))]
+    return _with_sizes(fusion, arg, [axis.expanded_extent if d == dim else None for d, axis in enumerate(logical_axes(arg))], is_decided)
+
+
+def _with_sizes(fusion: Fusion, arg: TensorView, sizes: Sequence[Sym | None], is_decided: bool) -> TensorView:
+    """Return the values of arg with axes of elements, of these sizes, where one is given and arg is broadcast."""
     axes = [open_axis(fusion, size or expr.ONE, is_decided) for size in sizes]
     everywhere = fusion.new_tensor(axes, DataType.Bool)
     fusion.register(FullOp([constant(fusion, True, DataType.Bool)], [everywhere], op="full"))

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import expr as e
 from ..dtypes import DataType
-from ..expr import Sym
+from ..expr import Sym, const
 from ..ir.graph_ops import Along, At, Fixed, LookupOp, ScanOp, ScatterOp, TorchOp
 from ..ir.values import TensorView
 from .build import broadcast, cast, logical_axes, own_axis
@@ -101,13 +101,18 @@ def _of_rows(o: Calls, node: ScatterOp, g: TensorView) -> TensorView:
 # ---------------------------------------------------------------- scans
 @gradient_of(ScanOp)
 def _scan_gradient(o: Calls, node: ScanOp, grads: list[Gradient]) -> Sequence[Gradient]:
-    """Of a running sum: the running sum from the other end. Of running extrema: each is an element of the input, which gets its gradient."""
+    """Of a running sum: the running sum from the other end. Of running extrema: each is an element of the input, which gets its gradient. Of a linear
+    recurrence, and so of a running product: a linear recurrence from the other end."""
     out: TensorView = node.outputs[0]  # type: ignore[assignment]
     if node.attributes["kind"] in ("max", "min") and node.start is None and not out.dtype().is_bool:
         return [_of_running_extrema(o, node, grads[0])]
     dim, g = node.attributes["dim"], _wide(o, _like(o, grads[0], out))
     if node.attributes["kind"] == "logsumexp" and len(node.inputs) == 1:
         return [_of_running_logsumexp(o, node, g)]
+    if node.attributes["kind"] == "linear_recurrence":
+        return _of_recurrence(o, node, g)
+    if node.attributes["kind"] == "prod" and not out.dtype().is_complex:
+        return [_of_running_product(o, node, g), *[None] * (len(node.inputs) - 1)]
     if node.attributes["kind"] != "sum":
         raise NotDifferentiable(node)
     return [_reversed(o, o.cumsum(_reversed(o, g, dim), dim), dim), *[None] * (len(node.inputs) - 1)]
@@ -128,6 +133,29 @@ def _of_running_logsumexp(o: Calls, node: ScanOp, g: TensorView) -> TensorView:
     parts = [o.where(sign(g, 0.0), size, float("-inf")) - out for sign in (o.gt, o.lt)]
     positive, negative = (o.exp(_reversed(o, o.logcumsumexp(_reversed(o, part, dim), dim), dim) + x) for part in parts)
     return positive - negative
+
+
+def _of_recurrence(o: Calls, node: ScanOp, g: TensorView) -> list[Gradient]:
+    """Of y[k] = gate[k] * y[k-1] + x[k]: dx[k] = g[k] + gate[k+1] * dx[k+1], dgate[k] = dx[k] * y[k-1]."""
+    gate, out = _wide(o, node.elements[0]), _wide(o, node.outputs[0])  # type: ignore[arg-type]
+    dim, is_reversed = node.attributes["dim"], bool(node.attributes.get("reverse"))
+    next_one = -1 if is_reversed else 1
+    of_x = o.linear_recurrence(_shifted(o, gate, dim, next_one), g, dim, not is_reversed)
+    return [of_x * _shifted(o, out, dim, -next_one), of_x]
+
+
+def _of_running_product(o: Calls, node: ScanOp, g: TensorView) -> TensorView:
+    """Of y[k] = y[k-1] * x[k]: y[k-1] * s[k], where s[k] = g[k] + x[k+1] * s[k+1]. No division, so that elements may be 0."""
+    x, out, dim = _wide(o, node.elements[0]), _wide(o, node.outputs[0]), node.attributes["dim"]  # type: ignore[arg-type]
+    start: Any = 1.0 if node.start is None else node.start
+    return o.linear_recurrence(_shifted(o, x, dim, 1), g, dim, True) * _shifted(o, out, dim, -1, start)
+
+
+def _shifted(o: Calls, x: TensorView, dim: int, offset: int, fill: Any = None) -> TensorView:
+    """Return x[k + offset] along dim, and the fill, or 0, where there is no such element."""
+    positions = [Along(d, const(offset)) if d == dim else Along(d) for d in range(x.ndim)]
+    axes = [o.fusion.copy_axis(axis) for axis in logical_axes(x)]
+    return add_lookup(o.fusion, "pad", x, axes, positions, fill=fill_of(o.fusion, x.dtype(), fill))
 
 
 def _reversed(o: Calls, x: TensorView, dim: int) -> TensorView:

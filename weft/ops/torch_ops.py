@@ -311,11 +311,29 @@ def _topk(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, 
     return tuple(torch.topk(operands[0], int(attributes["k"]), attributes["dim"], attributes["largest"], attributes["sorted"]))
 
 
+def linear_recurrence(gate: Any, x: Any, dim: int) -> Any:
+    """Return y[k] = gate[k] * y[k-1] + x[k] along dim, for tensors that are broadcast to each other. Each round, steps of twice as many elements are known."""
+    dtype = torch.promote_types(gate.dtype, x.dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    factor, value = (t.to(wide) for t in torch.broadcast_tensors(gate, x))
+    length, reach = value.shape[dim], 1
+    while reach < length:
+        rest = length - reach
+        before, gates, added = value.narrow(dim, 0, rest), factor.narrow(dim, reach, rest), value.narrow(dim, reach, rest)
+        later = torch.where(before == 0, added, gates * before + added)
+        value = torch.cat([value.narrow(dim, 0, reach), later], dim)
+        factor = torch.cat([factor.narrow(dim, 0, reach), gates * factor.narrow(dim, 0, rest)], dim)
+        reach *= 2
+    return value.to(dtype, copy=True)
+
+
 def _scan(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
     if attributes.get("reverse"):
         dim = attributes["dim"]
-        found = _scan([operands[0].flip(dim), *operands[1:]], {**attributes, "reverse": False})
+        found = _scan([t.flip(dim) if isinstance(t, torch.Tensor) and t.dim() else t for t in operands], {**attributes, "reverse": False})
         return tuple(t.flip(dim) for t in found)
+    if attributes["kind"] == "linear_recurrence":
+        return (linear_recurrence(operands[0], operands[1], attributes["dim"]),)
     x, dim, kind = operands[0], attributes["dim"], attributes["kind"]
     start = None if len(operands) < 2 else torch.as_tensor(operands[1], dtype=x.dtype, device=x.device)
     if kind == "logsumexp":

@@ -351,6 +351,8 @@ def _scan(m: _BoundedMachine, node: Expr) -> Any:
     bound, start = m.bounds.get(node.inputs[0]), node.inputs[1:]
     if node.attributes.get("positions"):
         return _running_extrema(x, bound, kind, dim)
+    if kind == "linear_recurrence":
+        return _recurrence(m, node) if x.numel() else None
     if start or not x.numel() or not x.dim():
         return _unknown(m, node) if x.numel() else None
     if kind == "sum":
@@ -367,6 +369,29 @@ def _scan(m: _BoundedMachine, node: Expr) -> Any:
     found, *shifted = (torch_ops.run("scan", [t], {"dim": dim, "kind": kind})[0] for t in (x, *_shifted(x, bound)))
     moved = torch.stack([_apart(t, found) for t in shifted]).amax(0)
     return _sum(moved + _least(node.outputs[0].dtype()) if kind == "prod" and roundoff else moved, own)  # type: ignore[attr-defined]
+
+
+def _recurrence(m: _BoundedMachine, node: Expr) -> Any:
+    """Each step adds roundings of its product and its sum, in whatever order steps are combined: no term has more than one of each per step that it passes."""
+    gate, x = (m.tensors[v] for v in node.inputs)
+    of_gate, of_x = (m.bounds.get(v) for v in node.inputs)
+    dim, roundoff, is_reversed = node.attributes["dim"], _roundoff(node.outputs[0]), bool(node.attributes.get("reverse"))
+
+    def run(gates: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = torch_ops.run("scan", [gates, values], {"dim": dim, "kind": "linear_recurrence", "reverse": is_reversed})[0]
+        return found
+
+    widest = _finite(gate).abs() if of_gate is None else _finite(gate).abs() + of_gate
+    size = run(widest, _finite(x).abs() if of_x is None else _finite(x).abs() + of_x)
+    carried = min(roundoff, UNIT_ROUNDOFF[DataType.Float]) if roundoff else 0.0
+    added = 2 * carried * size
+    if of_x is not None:
+        added = added + of_x
+    if of_gate is not None:  # of the value before
+        before = torch.cat([size.narrow(dim, 1, size.shape[dim] - 1), torch.zeros_like(size.narrow(dim, 0, 1))], dim)
+        after = torch.cat([torch.zeros_like(size.narrow(dim, 0, 1)), size.narrow(dim, 0, size.shape[dim] - 1)], dim)
+        added = added + of_gate * (before if is_reversed else after)
+    return run(widest, added) + (roundoff * _size(m.tensors[node.outputs[0]]) if roundoff > carried else 0.0)
 
 
 def _running_extrema(x: torch.Tensor, bound: torch.Tensor | None, kind: str, dim: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:

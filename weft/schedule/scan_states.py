@@ -1,20 +1,20 @@
 """Scans that carry more than one value along, as scans of a state and ops that read its fields.
 
-A definition says what is wanted (running maxima and their positions, logarithms of running sums), a kernel how it is carried. Read first: `translate_scans`.
+A definition says what is wanted (running maxima and their positions, logarithms of running sums, linear recurrences), a kernel how it is carried. Read first: `translate_scans`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..dtypes import DataType
+from ..dtypes import DataType, StateType
 from ..expr import ONE, ZERO
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ScanOp
 from ..ir.values import IotaOp, PointwiseOp, TensorView, Val
 from ..ops.build import broadcast, cast, logical_axes
 from ..ops.monoids import StateMonoid
-from ..ops.running import RUNNING_LOGSUMEXP, RUNNING_POSITIONS
+from ..ops.running import LINEAR_RECURRENCE, RUNNING_LOGSUMEXP, RUNNING_POSITIONS
 from ..ops.states import same
 from .caching import require_not_inlined
 
@@ -24,12 +24,15 @@ def translate_scans(fusion: Fusion) -> None:
 
     Before: values, positions = cummax(x).   After: state = scan(x, iota); values, positions = its fields. If nobody reads the positions: values = scan(x).
     Before: y = logcumsumexp(x).   After: state = scan(x); y = the logarithm of its scaled sum.
+    Before: y = linear_recurrence(gate, x).   After: state = scan(gate, x); y = its value.
     """
     for expr in fusion.tensor_exprs():
         if isinstance(expr, ScanOp) and expr.attributes.get("positions"):
             _translate_extrema(fusion, expr)
         elif isinstance(expr, ScanOp) and expr.attributes["kind"] == "logsumexp":
             _translate_logs(fusion, expr)
+        elif isinstance(expr, ScanOp) and expr.attributes["kind"] == LINEAR_RECURRENCE.kind and not isinstance(expr.tensor_outputs[0].dtype(), StateType):
+            _translate_recurrence(fusion, expr)
 
 
 def _translate_extrema(fusion: Fusion, expr: ScanOp) -> None:
@@ -53,6 +56,14 @@ def _translate_logs(fusion: Fusion, expr: ScanOp) -> None:
     start = [] if expr.start is None else [cast(fusion, expr.start, wide)]
     is_reversed = bool(expr.attributes.get("reverse"))
     _scan_state(fusion, RUNNING_LOGSUMEXP, [cast(fusion, x, wide)], expr.attributes["dim"], {"log": result}, start, is_reversed)
+
+
+def _translate_recurrence(fusion: Fusion, expr: ScanOp) -> None:
+    (result,) = expr.tensor_outputs
+    require_not_inlined(result, "translate the scan of")
+    fusion.remove(expr)
+    operands = [cast(fusion, x, _wide_type(result.dtype())) for x in expr.elements]
+    _scan_state(fusion, LINEAR_RECURRENCE, operands, expr.attributes["dim"], {"value": result}, (), bool(expr.attributes.get("reverse")))
 
 
 def _wide_type(dtype: DataType) -> DataType:
