@@ -55,6 +55,18 @@ def test_sums_from_the_end(shape: tuple[int, ...], dim: int, dtype: torch.dtype)
     check(lambda fd, t: flip(fd, fd.ops.cumsum(flip(fd, t, dim), dim), dim), x, want, 0 if dtype is torch.int64 else 1e-3)
 
 
+@pytest.mark.parametrize("shape, dim", [((300, 11), 0), ((3, 9001), 1), ((3, 4100), 1), ((1, 100003), 1), ((30011, 3), 0), ((257, 40), 0)], ids=str)
+def test_sums_from_the_end_of_axes_of_known_size(shape: tuple[int, ...], dim: int) -> None:
+    """Loops over the pieces of a row are of known length, and load the next piece ahead: the one before, from the last one on."""
+    x = numbers(*shape, dtype=torch.int64)
+    with FusionDefinition() as fd:
+        fd.add_output(flip(fd, fd.ops.cumsum(flip(fd, fd.define_tensor(list(shape), contiguity=True, dtype=DataType.Int), dim), dim), dim))
+    with poisoned_outputs():
+        (out,) = fd.execute([x])
+    assert torch.equal(out, back(x, dim, lambda t: t.cumsum(dim)))
+    assert fd.fec.kernel_runtimes[0].proposal.params.is_ahead and len(fd.fec.kernel_runtimes) == 1  # type: ignore[attr-defined]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
 @pytest.mark.parametrize("shape, dim", SHAPES, ids=str)

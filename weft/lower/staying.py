@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import replace
 
-from ..expr import add, less, variables
+from ..expr import add, less, sub, variables
 from ..ir.enums import MemoryType
 from ..ir.values import LoadStoreOp, TensorView
 from .state import BuildState
@@ -192,14 +192,15 @@ def _one_ahead(loop: Loop, loads: list[Statement]) -> list[Statement]:
     for buffer in buffers:
         buffer.fill = None  # what is not loaded is filled in its twin
     is_waited_for = sum(_is_of_elements(s) for s in loads) >= LOADS_WAITED_FOR
-    first = [_into(copied(s, {loop.index: loop.start}), twins, is_waited_for) for s in loads]
-    following = add(loop.index, 1)
+    begin, following = (sub(loop.extent, 1), sub(loop.index, 1)) if loop.descends else (loop.start, add(loop.index, 1))
+    is_there = less(loop.start, loop.index) if loop.descends else less(following, loop.extent)
+    first = [_into(copied(s, {loop.index: begin}), twins, is_waited_for) for s in loads]
     later = [_into(copied(s, {loop.index: following}), twins, is_waited_for) for s in loads]
     takes: list[Statement] = [Move(b, twin) for b, twin in twins.items()]
     rest = [s for s in loop.body if s not in loads]
     allocated = [s for s in rest if isinstance(s, Allocate)]
     rest = [s for s in rest if not isinstance(s, Allocate)]
-    loop.body = [*allocated, *takes, Block(later, less(following, loop.extent)), *rest]
+    loop.body = [*allocated, *takes, Block(later, is_there), *rest]
     return [*(Allocate(twin) for twin in twins.values()), *first]
 
 
