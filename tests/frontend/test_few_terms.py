@@ -15,6 +15,7 @@ from weft.graph.few_terms import MOST_TERMS, term_by_term
 from weft.graph.normalize import normalize
 from weft.ir.graph_ops import ScanOp
 from weft.ir.values import ReductionOp
+from weft.reference.interpreter import evaluate
 
 CENTERS = torch.linspace(-1, 2, 5)
 
@@ -72,20 +73,40 @@ def test_a_missing_number_is_the_largest_and_the_smallest() -> None:
     assert torch.equal(out.isnan(), saturation(x).isnan()) and int(out.isnan().sum()) == 2
 
 
-def _definition(terms: int, op: str, *, is_output: bool = False) -> FusionDefinition:
+def _definition(terms: int, op: str, *, is_output: bool = False, is_reversed: bool = False) -> FusionDefinition:
     with FusionDefinition() as fd:
         x = fd.define_tensor([9, terms], contiguity=True, dtype=DataType.Float)
-        y = fd.ops.cumsum(x, 1) if op == "cumsum" else fd.ops.broadcast(getattr(fd.ops, op)(x, [1]), [False, True])
+        if op == "linear_recurrence":
+            y = fd.ops.linear_recurrence(x, fd.ops.add(x, 1.0), 1, is_reversed)
+        else:
+            y = fd.ops.cumsum(x, 1) if op == "cumsum" else fd.ops.broadcast(getattr(fd.ops, op)(x, [1]), [False, True])
         fd.add_output(y if is_output else fd.ops.mul(y, x))
     return fd
 
 
-@pytest.mark.parametrize("op", ["sum", "prod", "max", "min", "cumsum"])
+@pytest.mark.parametrize("op", ["sum", "prod", "max", "min", "cumsum", "linear_recurrence"])
 def test_what_is_taken_apart(op: str) -> None:
     """Two to four terms; results that are outputs stay, and so do more terms."""
     for terms in (2, MOST_TERMS):
         made = term_by_term(normalize(_definition(terms, op).fusion))
         assert made is not None and not any(isinstance(e, (ReductionOp, ScanOp)) for e in made.tensor_exprs())
     assert term_by_term(normalize(_definition(MOST_TERMS + 1, op).fusion)) is None
-    if op == "cumsum":
+    if op in ("cumsum", "linear_recurrence"):
         assert term_by_term(normalize(_definition(2, op, is_output=True).fusion)) is None
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_a_recurrence_of_a_few_terms(is_reversed: bool) -> None:
+    """Also what is 0 under a gate that is infinite."""
+    made = term_by_term(normalize(_definition(4, "linear_recurrence", is_reversed=is_reversed).fusion))
+    assert made is not None
+    x = torch.randn(9, 4)
+    x[1, 1] = x[5, 2] = -1.0  # adds 0
+    x[2] = torch.tensor([-1.0, float("inf"), 0.0, -1.0])
+    x = x if not is_reversed else x.flip(1)
+    gate, added, y, out = x.double(), x.double() + 1, torch.zeros(9, dtype=torch.double), torch.zeros(9, 4, dtype=torch.double)
+    for k in range(3, -1, -1) if is_reversed else range(4):
+        y = torch.where(y == 0, added[:, k], gate[:, k] * y + added[:, k])
+        out[:, k] = y
+    (found,) = evaluate(made, [x])
+    torch.testing.assert_close(found, out * x.double(), equal_nan=True)

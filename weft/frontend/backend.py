@@ -34,6 +34,7 @@ from .record import GRAPHS, CompiledGraph
 from .regions import is_cheap, shown_by
 from .reuse import mark_shown
 from .rewrites import KEPT
+from .running_products import find_running_products
 from .stored import REBUILD, StoredGraph, caching, for_a_file
 
 
@@ -114,7 +115,10 @@ def partition(
             node.replace_all_uses_with(node.args[0])
             joint.graph.erase_node(node)
     merge_equal(joint.graph)
-    rewrite(joint.graph, is_ours=is_emulated or not is_on_cpu(joint.graph))
+    is_ours = is_emulated or not is_on_cpu(joint.graph)
+    if is_ours:
+        find_running_products(joint.graph, _decompositions)
+    rewrite(joint.graph, is_ours=is_ours)
     merge_equal(joint.graph)
     _save_copies_of_arguments(joint.graph)
     _save_what_extrema_are_of(joint.graph)

@@ -26,6 +26,8 @@ MOST_TERMS = 4
 """Terms of a fold: coordinates, colors, sides of a box, numbers of a quaternion. Each is read where it lies, so more are more accesses than a fold has."""
 OPS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 """Monoid -> the pointwise op that combines two values."""
+RECURRENCE = "linear_recurrence"
+"""The monoid of two operands that is taken apart."""
 
 
 def term_by_term(fusion: Fusion) -> Fusion | None:
@@ -50,12 +52,14 @@ def term_by_term(fusion: Fusion) -> Fusion | None:
 
 def _is_of_few_terms(expr: Expr) -> bool:
     """True for a fold, or a scan, of terms whose number is known, and whose result is no output."""
-    if not isinstance(expr, (ReductionOp, ScanOp)) or expr.attributes["kind"] not in OPS or len(expr.inputs) != 1 or len(expr.outputs) != 1:
+    if not isinstance(expr, (ReductionOp, ScanOp)) or len(expr.outputs) != 1:
+        return False
+    if expr.attributes["kind"] != RECURRENCE and (expr.attributes["kind"] not in OPS or len(expr.inputs) != 1):
         return False
     source, out = expr.tensor_inputs[0], expr.tensor_outputs[0]
     made = source.definition()
     is_tied = TIE in expr.attributes or made is not None and TIE in made.attributes
-    if is_tied or out.is_fusion_output or source.dtype() is not out.dtype() or source.has_root():
+    if is_tied or out.is_fusion_output or any(t.dtype() is not out.dtype() or t.has_root() for t in expr.tensor_inputs):
         return False
     folded = [logical_axes(source)[d] for d in _folded_axes(expr)]
     if any(axis.is_broadcast() or not axis.sym.is_const for axis in folded):
@@ -85,7 +89,7 @@ def _folded(fusion: Fusion, fold: Expr) -> TensorView:
 
 def _scanned(fusion: Fusion, scan: Expr) -> TensorView:
     """Return the results of a scan: each takes the next term where its place is not before it; not behind it, if the scan begins at the end."""
-    source, dim = scan.tensor_inputs[0], scan.attributes["dim"]
+    source, dim = scan.tensor_inputs[-1], scan.attributes["dim"]
     axis, along = logical_axes(source)[dim], [d == dim for d in range(source.ndim)]
     place = iota(fusion, fusion.new_scalar(axis.logical_extent, DataType.Int), None, None, DataType.Int32)
     if source.ndim > 1:
@@ -93,10 +97,17 @@ def _scanned(fusion: Fusion, scan: Expr) -> TensorView:
     first, *others = reversed(range(_extent(axis))) if scan.attributes.get("reverse") else range(_extent(axis))
     total = broadcast(fusion, _term(fusion, source, {dim: first}), along)
     for k in others:
-        longer = pointwise(fusion, OPS[scan.attributes["kind"]], total, broadcast(fusion, _term(fusion, source, {dim: k}), along))
+        terms = [broadcast(fusion, _term(fusion, t, {dim: k}), along) for t in scan.tensor_inputs]
+        longer = _step(fusion, total, *terms) if len(terms) > 1 else pointwise(fusion, OPS[scan.attributes["kind"]], total, *terms)
         takes = pointwise(fusion, "ge" if k > first else "le", place, k)
         total = pointwise(fusion, "where", takes, longer, total)  # type: ignore[assignment]
     return total
+
+
+def _step(fusion: Fusion, total: TensorView, gate: TensorView, term: TensorView) -> TensorView:
+    """Return the value of a linear recurrence behind `total`: what is 0 stays 0 whatever its gate."""
+    moved = pointwise(fusion, "add", pointwise(fusion, "mul", gate, total), term)
+    return pointwise(fusion, "where", pointwise(fusion, "eq", total, 0.0), term, moved)  # type: ignore[return-value]
 
 
 def _term(fusion: Fusion, source: TensorView, places: dict[int, int]) -> TensorView:

@@ -112,7 +112,9 @@ def _scan_gradient(o: Calls, node: ScanOp, grads: list[Gradient]) -> Sequence[Gr
     if node.attributes["kind"] == "linear_recurrence":
         return _of_recurrence(o, node, g)
     if node.attributes["kind"] == "prod" and not out.dtype().is_complex:
-        return [_of_running_product(o, node, g), *[None] * (len(node.inputs) - 1)]
+        start = 1.0 if node.start is None else node.start
+        found = running_product_gradient(o, _wide(o, node.elements[0]), _wide(o, out), g, node.attributes["dim"], start)
+        return [found, *[None] * (len(node.inputs) - 1)]
     if node.attributes["kind"] != "sum":
         raise NotDifferentiable(node)
     return [_reversed(o, o.cumsum(_reversed(o, g, dim), dim), dim), *[None] * (len(node.inputs) - 1)]
@@ -144,10 +146,9 @@ def _of_recurrence(o: Calls, node: ScanOp, g: TensorView) -> list[Gradient]:
     return [of_x * _shifted(o, out, dim, -next_one), of_x]
 
 
-def _of_running_product(o: Calls, node: ScanOp, g: TensorView) -> TensorView:
-    """Of y[k] = y[k-1] * x[k]: y[k-1] * s[k], where s[k] = g[k] + x[k+1] * s[k+1]. No division, so that elements may be 0."""
-    x, out, dim = _wide(o, node.elements[0]), _wide(o, node.outputs[0]), node.attributes["dim"]  # type: ignore[arg-type]
-    start: Any = 1.0 if node.start is None else node.start
+def running_product_gradient(o: Calls, x: TensorView, out: TensorView, g: TensorView, dim: int, start: Any = 1.0) -> TensorView:
+    """Return the gradient of x, where y[k] = y[k-1] * x[k] along dim from `start` on (`out`), and g is the gradient of y: y[k-1] * s[k], where
+    s[k] = g[k] + x[k+1] * s[k+1]. No division, so that elements may be 0."""
     return o.linear_recurrence(_shifted(o, x, dim, 1), g, dim, True) * _shifted(o, out, dim, -1, start)
 
 

@@ -8,6 +8,7 @@
     unfolded.py     windows of an axis that may overlap
     searches.py     places in sorted lists
     row_sums.py     sums of rows that an index sends to the same row
+    running_products.py    gradients of running products
     losses.py       negative log likelihood
     fake_quantization.py   values rounded to the steps of an integer type
     foreach.py      ops on lists of tensors, norms of vectors
@@ -20,7 +21,7 @@ from typing import Any
 
 import torch
 
-from . import casts, lookups, losses, pointwise, randoms, reductions, row_sums, searches, shapes, unfolded
+from . import casts, lookups, losses, pointwise, randoms, reductions, row_sums, running_products, searches, shapes, unfolded
 from .rules import RULES, Declined, Rule
 
 
