@@ -336,6 +336,16 @@ def shared_positions() -> tuple[Fusion, ScheduleResult]:
     return _applied(fd, Scans(), Scans().analyze, ScanParams(True, 4, 1, 64, 1, 64, blocks=4))
 
 
+def shared_recurrence() -> tuple[Fusion, ScheduleResult]:
+    """Linear recurrences of shared rows: blocks fold their pieces in the order of the row, too."""
+    with FusionDefinition() as fd:
+        gate, x = (fd.define_tensor([-1, -1], contiguity=True) for _ in range(2))
+        fd.add_output(fd.ops.linear_recurrence(gate, x, 1))
+    assert fd.fusion is not None
+    translate_scans(fd.fusion)
+    return _applied(fd, Scans(), Scans().analyze, ScanParams(True, 4, 1, 64, 1, 64, blocks=4))
+
+
 def nvfp4_tiles() -> tuple[Fusion, ScheduleResult]:
     """Blocks of 16 to 4 bits, scales in tiles of 128 x 4 whose padding the kernel fills: a block per thread."""
     with FusionDefinition() as fd:
@@ -469,6 +479,7 @@ KERNELS = {
     "shared_scan": Generated(shared_scan, _floats((2, 2300))),
     "shared_scan_down": Generated(shared_scan_down, _floats((300, 22))),
     "shared_positions": Generated(shared_positions, _floats((2, 2300))),
+    "shared_recurrence": Generated(shared_recurrence, _floats((2, 2300), (2, 2300))),
     "nvfp4_tiles": Generated(nvfp4_tiles, _bf16((33, 96))),
     "nvfp4_four_rows": Generated(nvfp4_four_rows, _bf16((70, 1024))),
     "nvfp4_groups": Generated(nvfp4_groups, _groups),

@@ -225,7 +225,8 @@ NESTED_ROWS = (
     library(NESTED, "sums of parts read before the other blocks have sent theirs", r"(values\[n\], |folded, values\[n\]\);\n  \}\n  )await_cluster\(exchange\);", r"\1;", "data-race|uninitialised-read|exit-with-pending-load|remote", "reduce_cluster<|store_global<"),
 )
 
-SCAN, SCAN_DOWN, POSITIONS, TOTALS = "shared_scan", "shared_scan_down", "shared_positions", "take_totals|hand_over|store_totals|fold_threads|load_shared|load_global<|combine"
+SCAN, SCAN_DOWN, POSITIONS, RECURRENCE = "shared_scan", "shared_scan_down", "shared_positions", "shared_recurrence"
+TOTALS = "take_totals|hand_over|store_totals|fold_threads|load_shared|load_global<|combine"
 SHARED_SCANS = (
     generated(SCAN, "totals of other blocks read before all have met", r"weft::meet_grid\(grid_barrier\);", ";", "data-race|uninitialised-read", TOTALS),
     generated(SCAN_DOWN, "no barrier of the block between its totals and the meeting", r"weft::block_sync\(\);(  // totals: stored)", r";\1", "data-race|uninitialised-read", TOTALS),
@@ -237,6 +238,8 @@ SHARED_SCANS = (
     library(SCAN, "totals of the blocks before where the first piece is", r"fold_threads<Op>\(before, workspace \+ at\.parts \* at\.rows, at\)", "fold_threads<Op>(before, workspace, at)", "data-race", TOTALS),
     generated(POSITIONS, "states of other blocks read before all have met", r"weft::meet_grid\(grid_barrier\);", ";", "data-race|uninitialised-read", TOTALS),
     library(POSITIONS, "states of a piece combined before all warps have stored theirs", r"(prefix\[v\] = carry\.value\[v\];\n  \}\n  )block_sync\(\);", r"\1;", "data-race|uninitialised-read", TOTALS),
+    library(RECURRENCE, "steps of a piece folded before all warps have stored theirs", r"(store_totals\(own, mine, at\);\n  )block_sync\(\);", r"\1;", "data-race|uninitialised-read", TOTALS),
+    library(RECURRENCE, "steps of each piece in the first half of the workspace", r"total\.odd = !total\.odd;", ";", "data-race", TOTALS),
     library(SCAN, "totals of a row where those of the next begin", r"(store_global\(totals \+ \()blockIdx\.y ", r"\1blockIdx.y / 2 ", "data-race|uninitialised-read", TOTALS),
 )
 

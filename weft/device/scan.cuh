@@ -157,23 +157,24 @@ template <class Op, int Stride, int Threads, int V, class T> WEFT_DEVICE void fo
   }
 }
 
-// Store what this block's pieces fold to: totals[block along y][row].
-template <class Op, int V, int Stride, int Threads, class T> WEFT_DEVICE void hand_over_totals(T (&own)[V], T* totals, T* workspace) {
-  const ScanPlace<Stride, Threads, V> at = scan_place<Stride, Threads, V>();
-  fold_threads<Op>(own, workspace, at);
+// Store what this block's pieces fold to: totals[block along y][row]. All threads of a row have it.
+template <int V, int Stride, int Threads, class T> WEFT_DEVICE void store_block_totals(const T (&own)[V], T* totals, const ScanPlace<Stride, Threads, V>& at) {
   if (at.thread < Stride) {
 #pragma unroll
     for (int v = 0; v < V; v++) store_global(totals + (blockIdx.y * gridDim.x + blockIdx.x) * at.rows + at.row + v, own[v]);
   }
 }
 
+// Fold what this block's threads have of its pieces, and store it.
+template <class Op, int V, int Stride, int Threads, class T> WEFT_DEVICE void hand_over_totals(T (&own)[V], T* totals, T* workspace) {
+  const ScanPlace<Stride, Threads, V> at = scan_place<Stride, Threads, V>();
+  fold_threads<Op>(own, workspace, at);
+  store_block_totals(own, totals, at);
+}
+
 // Store what this block's pieces fold to in the order of the row, which all threads of the row have.
 template <class Op, int V, int Stride, int Threads, class T> WEFT_DEVICE void hand_over_totals(const Carry<T, V>& own, T* totals, T*) {
-  const ScanPlace<Stride, Threads, V> at = scan_place<Stride, Threads, V>();
-  if (at.thread < Stride) {
-#pragma unroll
-    for (int v = 0; v < V; v++) store_global(totals + (blockIdx.y * gridDim.x + blockIdx.x) * at.rows + at.row + v, own.value[v]);
-  }
+  store_block_totals(own.value, totals, scan_place<Stride, Threads, V>());
 }
 
 // Let the scans begin with the totals of the blocks before: each thread of a row folds those of some, in order neighbours. The first piece uses the first half of the workspace, and

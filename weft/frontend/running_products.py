@@ -131,9 +131,10 @@ def _formula(rank: int, dim: int, dtype: torch.dtype, result: torch.dtype, devic
     with FakeTensorMode():
         shape = [FIRST_SIZE + axis for axis in range(rank)]
         grad, x, product = (torch.empty(shape, dtype=each, device=device) for each in (dtype, dtype, result))
-        graph = make_fx(dispatch_functionalize(gradient), decomposition_table=decompositions())(grad, x, product).graph  # type: ignore[no-untyped-call]
-    places = [node for node in graph.nodes if node.op == "placeholder"]
-    return Formula(_origin(graph.output_node().args[0]), *places)
+        graph = make_fx(dispatch_functionalize(gradient), decomposition_table=decompositions())(grad, x, product).graph
+    last, places = graph.output_node().args[0], [node for node in graph.nodes if node.op == "placeholder"]
+    assert isinstance(last, Node)
+    return Formula(_origin(last), *places)
 
 
 __all__ = ["find_running_products"]

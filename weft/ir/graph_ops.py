@@ -155,8 +155,9 @@ class CatOp(Expr):
 class ScanOp(Expr):
     """A scan (running fold) along axis `dim` with the monoid `kind`: sum, prod, max, min, logsumexp, linear_recurrence. Shape: the input's.
 
-    inputs: what is folded (for linear_recurrence gates and values), and last the start value, a scalar, if there is one. outputs: the result; with the attribute `positions` (True) also the position
-    of each running maximum or minimum, Int. With the attribute `reverse` (True) elements are folded from the last one on (`graph.reversed_scans`).
+    inputs: what is folded (for linear_recurrence gates and values), and last the start value, a scalar, if there is one. outputs: the result; with the
+    attribute `positions` (True) also the position of each running maximum or minimum, Int. With the attribute `reverse` (True) elements are folded from the
+    last one on (`graph.reversed_scans`).
     In a kernel `kind` may be a monoid whose state has several fields (`schedule.scan_states`): all inputs but the start value are lifted to states, and the
     output is of that type.
     """

@@ -116,8 +116,8 @@ def _scan_with_positions(name: str, kind: str, extremum: str) -> Callable[..., A
 
 
 def linear_recurrence(fusion: Fusion, gate: Any, x: Any, dim: Any, reverse: Any = False) -> TensorView:
-    """Return y with y[k] = gate[k] * y[k-1] + x[k] along dim, from 0 on; with reverse y[k] = gate[k] * y[k+1] + x[k], from the last element on. gate and x are
-    broadcast to each other, and are real floats; 16 bits are computed in float32. The first gate does not matter, and what is 0 stays 0 whatever its gate is."""
+    """Return y with y[k] = gate[k] * y[k-1] + x[k] along dim, from 0 on; with reverse y[k] = gate[k] * y[k+1] + x[k], from the last element on. gate and x
+    are broadcast to each other, and are real floats; 16 bits are computed in float32. The first gate does not matter, and 0 stays 0 whatever its gate is."""
     op = "linear_recurrence"
     return scans.linear_recurrence(fusion, tensor(op, "gate", gate), tensor(op, "x", x), integer(op, "dim", dim), boolean(op, "reverse", reverse))
 
@@ -148,6 +148,7 @@ MORE_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "logcumsumexp": _scan("logcumsumexp", "logsumexp"),
     "cummax_with_indices": _scan_with_positions("cummax_with_indices", "max", "maximum"),
     "cummin_with_indices": _scan_with_positions("cummin_with_indices", "min", "minimum"),
-    "linear_recurrence": linear_recurrence, "bag_sum": bag_sum, "checked_position": checked_position, "embedding_bwd": embedding_bwd, "scatter_add": scatter_add, "scatter_rows": scatter_rows,
+    "linear_recurrence": linear_recurrence,
+    "bag_sum": bag_sum, "checked_position": checked_position, "embedding_bwd": embedding_bwd, "scatter_add": scatter_add, "scatter_rows": scatter_rows,
 }  # fmt: skip
 """Beside nvFuser's names."""

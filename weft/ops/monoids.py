@@ -116,8 +116,8 @@ class StateMonoid(Monoid):
     struct: name of the C++ template of the state, over the first operand's type. fields: name -> type, given the first operand's type.
     field_text: C++ of ops that read more than a member; {0} is the state. A name that is no field's reads something of the first operand's type.
     text: C++ in namespace weft: that struct, and a struct `functor` with templates over the operand's type T: `identity<T>()`, `combine<T>(state, state)`,
-    `lift<T>(operands)`; combine gives the same bits in either order, unless the monoid is ordered. For scans it may also have `follow<T>(before, after)`, of two states of which the second
-    comes right after the first, if that costs less.
+    `lift<T>(operands)`; combine gives the same bits in either order, unless the monoid is ordered. For scans it may also have `follow<T>(before, after)`, of
+    two states of which the second comes right after the first, if that costs less.
     of_one: which operand each field of one lifted element is, where each is one.
     takes_vectors: True when `functor` also has `absorb_vector<N>(state, Array<T, M> elements, int first)`, which costs less than N times one.
     takes_elements: True when it also has `absorb<T>(state, operands)`, which costs less than combining with what is lifted.

@@ -1,4 +1,5 @@
-"""Ops along an axis in its order: cumsum, cumprod, cummin and cummax (also with positions), logcumsumexp, linear recurrences; argsort and topk, which torch runs.
+"""Ops along an axis in its order: cumsum, cumprod, cummin and cummax (also with positions), logcumsumexp, linear recurrences; argsort and topk, which
+torch runs.
 
 Owns their shapes and types. Read first: `scan`.
 """

@@ -1,6 +1,7 @@
 """Scans that carry more than one value along, as scans of a state and ops that read its fields.
 
-A definition says what is wanted (running maxima and their positions, logarithms of running sums, linear recurrences), a kernel how it is carried. Read first: `translate_scans`.
+A definition says what is wanted (running maxima and their positions, logarithms of running sums, linear recurrences), a kernel how it is carried.
+Read first: `translate_scans`.
 """
 
 from __future__ import annotations

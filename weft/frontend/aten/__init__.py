@@ -47,5 +47,6 @@ def lookup(target: Any) -> Rule | None:
 
 
 __all__ = [
-    "RULES", "Declined", "Rule", "casts", "lookup", "lookups", "losses", "pointwise", "randoms", "reductions", "row_sums", "searches", "shapes", "unfolded",
+    "RULES", "Declined", "Rule", "casts", "lookup", "lookups", "losses", "pointwise", "randoms", "reductions", "row_sums",
+    "running_products", "searches", "shapes", "unfolded",
 ]  # fmt: skip

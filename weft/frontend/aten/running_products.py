@@ -1,7 +1,7 @@
 """Gradients of running products (`cumprod`), an op of weft's own: the product of what is before an element, times a linear recurrence from the end.
 
-torch's formula divides by elements, so it finds the first element of each row that is 0, and treats those before and behind it apart. `weft.frontend.running_products`
-finds it in a graph. Read first: `running_product_backward`.
+torch's formula divides by elements, so it finds the first element of each row that is 0, and treats those before and behind it apart.
+`weft.frontend.running_products` finds it in a graph. Read first: `running_product_backward`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ torch.library.register_fake("weft::running_product_backward", lambda grad, x, pr
 @rule(torch.ops.weft.running_product_backward.default)
 def running_product_backward(t: Translation, grad: Operand, x: Operand, product: Operand, dim: int) -> Operand:
     """16-bit floats are computed in float32."""
-    return t.to(running_product_gradient(t.calls, t.wide(x), t.wide(product), t.wide(grad), dim), t.result_dtype)  # type: ignore[arg-type]
+    return t.to(running_product_gradient(t.calls, t.wide(x), t.wide(product), t.wide(grad), dim), t.result_dtype)
 
 
 __all__ = ["running_product_backward"]
