@@ -132,9 +132,9 @@ HOPPER_LATENCIES = Latencies(  # measured on an H200 by bench/chip.py, driver 58
     cluster_block_clocks=0.6,
     grid_meeting_ns=1280,
     grid_block_ns=1.1,
-    # of kernels that add floats one by one, read off times in docs/torch_compile.md (Inductor's): 64,000,000 additions to 100,000 rows in 136 us; 5,734, 8,192
-    # and 16,384 to one row in 53, 80 and 150 us, whatever its width. Vectors do no better: 142 us for the first
-    atomic_sectors_per_s=5.9e10,
+    atomic_sectors_per_s=1.25e11,  # what is added to is in L2; that vectors do no better is seen in times of sums of rows
+    # read off times of Inductor's sums of rows in docs/torch_compile.md: 5,734, 8,192 and 16,384 additions to one row in 53, 80 and 150 us, whatever its width.
+    # bench/chip.py, where each warp adds to one row in turn, says 2.4
     atomic_repeat_ns=9.4,
 )
 H100_LATENCIES = replace(  # measured on an H100 SXM by bench/chip.py, driver 580, 2026-11-27: the middle one of three runs; others are as on the H200
@@ -159,14 +159,14 @@ AMPERE_LATENCIES = replace(  # published figures; what nobody publishes is taken
     shared_latency_clocks=29,  # same source
     cluster_barrier_clocks=0,  # there are no clusters
     cluster_block_clocks=0,
-    atomic_sectors_per_s=3.4e10,  # an estimate: Hopper's, by multiprocessors and clocks
+    atomic_sectors_per_s=7.2e10,  # an estimate: Hopper's, by multiprocessors and clocks
     atomic_repeat_ns=13.2,  # an estimate: Hopper's, by clocks
 )
 BLACKWELL_LATENCIES = replace(  # published figures; what nobody publishes is taken to be as on Hopper
     HOPPER_LATENCIES,
     l2_latency_ns=150,  # chipsandcheese.com on the B200: within a partition
     l2_bytes_per_s=8.7e12,  # an estimate: Hopper's, by multiprocessors and clocks
-    atomic_sectors_per_s=6.6e10,  # the same
+    atomic_sectors_per_s=1.4e11,  # the same
 )
 
 

@@ -16,6 +16,9 @@ SHORT_SORT_US, SORT_US, SHORT_SORT = 16.0, 24.0, 4096
 """The launches of torch's sort, 15 of them: 16 us for 2,048 places, and for more than SHORT_SORT (measured on an H200; docs/torch_compile.md)."""
 SORT_PASS_NS = 0.012
 """Of a place, for each 8 bits of its key: 24 to 47 us for 400,000 to 500,000 places with keys of 16 and 32 bits (the same source)."""
+SEARCH_NS = 0.1
+"""Of a row of the result, whose places are searched in the sorted keys: 5, 10 and 25 us for 50,257, 100,000 and 300,000 rows
+(`bench/results/row_sum_ways.json`)."""
 PLACE_BYTES = 8 + 2 * SECTOR_BYTES
 """Read for each place of an order: itself, and what it names, its index and its weight, which lie anywhere."""
 ROOF_OF_BAGS = 0.5
@@ -51,6 +54,7 @@ def sorted_us(s: RowSumSizes, arch: Arch) -> float:
     """Return the time of a sort of the index, and of the kernels that add rows in its order."""
     sort = (SHORT_SORT_US if s.places <= SHORT_SORT else SORT_US) + s.places * s.key_bits / 8 * SORT_PASS_NS * 1e-3
     moved = s.read_bytes + s.places * PLACE_BYTES + s.rows * s.row_elems * s.bits / 8
+    sort += s.rows * SEARCH_NS * 1e-3
     return sort + moved / (ROOF_OF_BAGS * arch.roof_bytes_per_s) * 1e6 + (1 + s.levels) * LAUNCH_US
 
 
@@ -58,9 +62,11 @@ def atomic_us(s: RowSumSizes, arch: Arch) -> float:
     """Return the time of a kernel that writes zeros, one that adds rows to them atomically, and one that rounds the sums if they are wider than the result."""
     t, elems = arch.latencies, s.rows * s.row_elems
     sums = elems * s.wide_bits / 8
-    rate = t.l2_bytes_per_s if sums <= arch.l2_bytes else arch.roof_bytes_per_s
+    stays = sums <= arch.l2_bytes / 2  # what is read passes through the other half
+    rate = t.l2_bytes_per_s if stays else arch.roof_bytes_per_s
     sectors = s.places * s.row_elems / max(1, s.run_elems) * math.ceil(s.run_elems * s.wide_bits / 8 / SECTOR_BYTES)
-    adding = max(s.read_bytes / arch.roof_bytes_per_s, sectors / t.atomic_sectors_per_s, s.longest * t.atomic_repeat_ns * 1e-9)
+    missed = 0.0 if stays else 2 * SECTOR_BYTES * sectors / arch.roof_bytes_per_s  # read and written back
+    adding = max(s.read_bytes / arch.roof_bytes_per_s + max(sectors / t.atomic_sectors_per_s, missed), s.longest * t.atomic_repeat_ns * 1e-9)
     rounding = 0.0 if s.bits == s.wide_bits else sums / rate + elems * s.bits / 8 / arch.roof_bytes_per_s
     return (sums / rate + adding + rounding) * 1e6 + (2 + (s.bits != s.wide_bits)) * LAUNCH_US
 
