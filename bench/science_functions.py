@@ -229,3 +229,13 @@ def masked_patches_loss(x: Tensor, mask: Tensor) -> Tensor:
     error = (p - (t - m) * torch.rsqrt(v + 1e-6)).square().mean(-1)
     seen = (mask > 0).float()
     return (error * seen).sum() / seen.sum().clamp(min=1)
+
+
+# ---------------------------------------------------------------- gated linear recurrences
+@case(R(16, 1024, 1024), R(16, 1024, 1024))
+def min_gru(k: Tensor, h: Tensor) -> Tensor:
+    """minGRU in logarithms: h[t] = (1 - z) * h[t-1] + z * g, where z = sigmoid(k), as torch's running sums can say it."""
+    k, h = k.float(), h.float()
+    kept = torch.cumsum(-F.softplus(k), 1)
+    new = -F.softplus(-k) + torch.where(h >= 0, (F.relu(h) + 0.5).log(), -F.softplus(-h))
+    return (kept + torch.logcumsumexp(new - kept, 1)).exp().to(torch.bfloat16)

@@ -87,7 +87,8 @@ class ScanParams:
 class ScanAnalysis:
     """Loops of a fusion of scans along one of them, `along`. reference: the output that has all loops. neighbour_bits: of the widest type that decides how many
     neighbours of a row a thread has; positions, of 64 bits in memory, are stored in several accesses. column_elems: the most elements of a thread in one
-    piece of its columns; a state takes the registers of several. is_wide: an element has more than 32 bits, or a state more than 64."""
+    piece of its columns; a state takes the registers of several. operands: tensors that an element of a scan is made of, each of which a thread loads, beside
+    its position. is_wide: an element has more than 32 bits, or a state more than 64."""
 
     def __init__(self, fusion: Fusion, axes: LoopAxes, reference: TensorView, along: int, scans: Sequence[TensorView]) -> None:
         self.axes, self.reference, self.along = axes, reference, along
@@ -100,11 +101,12 @@ class ScanAnalysis:
         self.order = order
         self.limits = VectorLimits(axes, order, [*loads(fusion), *outputs])
         self.has_positions = any(isinstance(dtype := t.dtype(), StateType) and DataType.Int32 in dtype.fields for t in scans)
+        self.operands = max(map(_operands, scans))
         self.max_dtype_bits = max(t.dtype().bits for t in (*loads(fusion), *outputs))
         of_values = [t.dtype().bits for t in (*loads(fusion), *(t for t in outputs if t.dtype() is not DataType.Int))]
-        self.neighbour_bits = max([*of_values, DataType.Int32.bits]) if self.has_positions else self.max_dtype_bits
+        self.neighbour_bits = max([*of_values, DataType.Int32.bits]) if self.has_positions or self.operands > 1 else self.max_dtype_bits
         states = [t.dtype().bits for t in scans if isinstance(t.dtype(), StateType)]
-        self.column_elems = min([COLUMN_ELEMS, *(COLUMN_ELEMS * 32 // bits for bits in states)])
+        self.column_elems = min([COLUMN_ELEMS, *(COLUMN_ELEMS * 32 // bits for bits in states)]) // self.operands
         self.is_wide = any(t.dtype().bits > (64 if isinstance(t.dtype(), StateType) else 32) for t in scans)
 
     def columns_of_a_thread(self, others: int, sizes: Sizes, alignment_bits: Alignments) -> int:
@@ -169,7 +171,7 @@ class Scans(Scheduler):
             vector = widest if is_staged else min(limit, widest)
             is_alone = not (analysis.is_shareable and is_shared(others, arch))
             staged_elems = STAGED_ELEMS // 2 if analysis.has_positions else STAGED_ELEMS  # a value and its position take the registers of two
-            most_unroll = max(1, staged_elems // vector) if is_staged else ROW_UNROLL
+            most_unroll = max(1, (staged_elems // vector if is_staged else ROW_UNROLL) // analysis.operands)
             threads = min(row_threads(others, arch) if is_alone else SHARED_ROW_THREADS, max(32, next_power_of_two(ceil_div(row, vector * most_unroll))))
             unroll = min(most_unroll, next_power_of_two(ceil_div(row, vector * threads)))
             is_ahead = row > vector * unroll * threads
@@ -279,6 +281,13 @@ def column_params(row: int, columns: int, bdimx: int, threads: int, elems: int) 
     most = max(1, round(threads / (bdimx * of_warps)))
     bdimy = of_warps * min(most, next_power_of_two(ceil_div(row, neighbours * of_warps)))
     return ScanParams(False, neighbours, 1, bdimx, bdimy, LOOP_THREAD_REGISTERS, is_ahead=True, columns=columns)
+
+
+def _operands(scan: TensorView) -> int:
+    """Return how many tensors the elements of a scan are made of, beside their positions."""
+    dtype, made = scan.dtype(), scan.definition()
+    assert isinstance(made, ScanOp)
+    return len(made.elements) - (isinstance(dtype, StateType) and DataType.Int32 in dtype.fields and len(made.elements) > 1)
 
 
 def depends_on(tensor: TensorView, others: Sequence[TensorView]) -> bool:
