@@ -156,6 +156,24 @@ def test_gates_that_are_broadcast() -> None:
             assert torch.equal(out.double(), step_by_step(gate, x, dim))
 
 
+def test_a_gate_that_is_a_number() -> None:
+    """Discounted sums; and a number that is added in each step. 16 bits, and an axis of one element in a call, too."""
+    for dtype in (torch.float32, torch.bfloat16):
+        with FusionDefinition() as fd:
+            t = fd.define_tensor([-1, -1], contiguity=True, dtype=TYPES[dtype])
+            fd.add_output(fd.ops.linear_recurrence(0.5, t, 1, True))
+            fd.add_output(fd.ops.linear_recurrence(t, 2.0, 0))
+        for shape in ((7, 300), (7, 1), (1, 5)):
+            x = numbers(*shape).tanh().to(dtype)
+            with poisoned_outputs():
+                sums, steps = fd.execute([x])
+                fd.validate([x])
+            assert sums.dtype == steps.dtype == dtype
+            eps = torch.finfo(dtype).eps
+            torch.testing.assert_close(sums.double(), step_by_step(torch.tensor(0.5).expand(shape), x, 1, True), rtol=eps, atol=4 * 2.0**-24 * 8)
+            torch.testing.assert_close(steps.double(), step_by_step(x, torch.tensor(2.0).expand(shape), 0), rtol=eps, atol=4 * 2.0**-24 * 16)
+
+
 def test_extents_of_one_in_a_call() -> None:
     with FusionDefinition() as fd:
         for reverse in (False, True):

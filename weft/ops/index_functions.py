@@ -117,9 +117,12 @@ def _scan_with_positions(name: str, kind: str, extremum: str) -> Callable[..., A
 
 def linear_recurrence(fusion: Fusion, gate: Any, x: Any, dim: Any, reverse: Any = False) -> TensorView:
     """Return y with y[k] = gate[k] * y[k-1] + x[k] along dim, from 0 on; with reverse y[k] = gate[k] * y[k+1] + x[k], from the last element on. gate and x
-    are broadcast to each other, and are real floats; 16 bits are computed in float32. The first gate does not matter, and 0 stays 0 whatever its gate is."""
+    are broadcast to each other, one may be a number, and they are real floats; 16 bits are computed in float32. The first gate does not matter, and 0 stays 0
+    whatever its gate is."""
     op = "linear_recurrence"
-    return scans.linear_recurrence(fusion, tensor(op, "gate", gate), tensor(op, "x", x), integer(op, "dim", dim), boolean(op, "reverse", reverse))
+    gate = gate if isinstance(gate, TensorView) else scans.filled_like(fusion, op, operand(op, "gate", gate), tensor(op, "x", x))
+    x = x if isinstance(x, TensorView) else scans.filled_like(fusion, op, operand(op, "x", x), tensor(op, "gate", gate))
+    return scans.linear_recurrence(fusion, gate, x, integer(op, "dim", dim), boolean(op, "reverse", reverse))
 
 
 def argsort(fusion: Fusion, arg: Any, dim: Any, descending: Any = False, stable: Any = False) -> TensorView:

@@ -117,6 +117,14 @@ def linear_recurrence(fusion: Fusion, gate: TensorView, x: TensorView, dim: int,
     return out
 
 
+def filled_like(fusion: Fusion, op: str, value: Operand, like: TensorView) -> TensorView:
+    """Return a tensor of the shape and type of another one, filled with a number."""
+    axes = [open_axis(fusion, axis.logical_extent, False) for axis in logical_axes(like)]
+    out = fusion.new_tensor(axes, like.dtype())
+    fusion.register(FullOp([cast(fusion, as_val(fusion, value, op), like.dtype())], [out], op="full"))
+    return out
+
+
 def _of_one_shape(fusion: Fusion, args: Sequence[TensorView], op: str) -> list[TensorView]:
     """Return tensors of one rank broadcast to each other, with elements along every axis that one of them has some along. Errors: ExtentMismatch."""
     sizes: list[Sym | None] = []
