@@ -36,6 +36,7 @@ ARGUMENTS: dict[str, tuple[str, str]] = {
     "descending": ("bool", "largest first"),
     "diagonal": ("int", "0 is the main diagonal, positive ones lie above"),
     "dim": ("int", "the axis; a negative one counts from the last"),
+    "reverse": ("bool", "begin at the last element"),
     "dim0": ("int", "an axis"),
     "dim1": ("int", "the axis that it is exchanged with"),
     "dims": ("int | Sequence[int] | None", "the axes that are folded, negative ones count from the last; None: all"),

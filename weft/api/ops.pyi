@@ -643,7 +643,7 @@ class OpNames:
         ...
 
     def linear_recurrence(self, gate: Operand, x: Operand, dim: _int, reverse: _bool = ...) -> TensorView:
-        """Return y with y[k] = gate[k] * y[k-1] + x[k] along dim, from 0 on; with reverse y[k] = gate[k] * y[k+1] + x[k], from the last element on. gate and x are"""
+        """Return y with y[k] = gate[k] * y[k-1] + x[k] along dim, from 0 on; with reverse y[k] = gate[k] * y[k+1] + x[k], from the last element on. gate and x"""
         ...
 
     @overload

@@ -379,7 +379,7 @@ class TensorSurface:
         """Return arg1 @ arg2.T + bias."""
         ...
     def linear_recurrence(self, x: Operand, dim: _int, reverse: _bool = ...) -> TensorView:
-        """Return y with y[k] = gate[k] * y[k-1] + x[k] along dim, from 0 on; with reverse y[k] = gate[k] * y[k+1] + x[k], from the last element on. gate and x are"""
+        """Return y with y[k] = gate[k] * y[k-1] + x[k] along dim, from 0 on; with reverse y[k] = gate[k] * y[k+1] + x[k], from the last element on. gate and x"""
         ...
     def log(self) -> TensorView:
         """Return log(x), elementwise."""
