@@ -11,7 +11,7 @@ from weft.arch import A100, B200, H100, H200, MAX_BLOCK_Z, MAX_GRID
 from weft.schedulers.facts import PersistentFacts
 from weft.schedulers.persistent_heuristic import choose, choose_with_trace, every_candidate
 from weft.schedulers.cost.parts import LOOP_REGISTERS, THREAD_REGISTERS
-from weft.schedulers.persistent_params import Candidate, PersistentParams
+from weft.schedulers.persistent_params import Candidate, PersistentParams, RowsOf
 
 CHIPS = (A100, H100, H200, B200)
 by_name = pytest.mark.parametrize("arch", CHIPS, ids=lambda a: a.name)
@@ -49,6 +49,18 @@ def candidate(make, n: int, arch, bits: int = 16) -> Candidate:
     params, trace = choose_with_trace(make((1 << 26) // n, n, bits), arch)
     assert trace.candidates[0].params == params
     return trace.candidates[0]
+
+
+# ---- what is kept
+@pytest.mark.parametrize(("n", "arch"), [*((n, arch) for n in (2048, 8192) for arch in CHIPS), (128256, H200)], ids=lambda v: getattr(v, "name", str(v)))
+def test_what_takes_longer_to_compute_again_than_its_bytes_is_kept(n, arch):
+    """A softmax behind a cap: tanh costs some 50 operations for two bytes."""
+    made = softmax(1 << 12, n)
+    assert choose(made, arch).project_to_inputs
+    capped = replace(made, instructions=66, recompute_instructions=57, recompute_has_exact_exp=True, passes=5)
+    assert not choose(capped, arch).project_to_inputs
+    wide = replace(capped, input_bits=4000)  # where bytes take longer, instructions do not count
+    assert RowsOf(wide, arch).recomputed_loss() == 0 < RowsOf(capped, arch).recomputed_loss() < 1
 
 
 # ---- what is chosen where

@@ -14,6 +14,7 @@ from ..arch import WARP_THREADS, Arch
 from ..schedule.peel import fill_of_parts, row_vectors
 from .facts import PersistentFacts
 from .arithmetic import ceil_div, round_up, vectors_along_rows
+from .cost.parts import OP_INSTRUCTIONS, SUB_PARTITIONS
 
 NARROW_ACCESS_BITS = 32
 """Bits of an access up to which bounds that are known to hold are left out: each element then needs fewer instructions. With 16-byte vectors the bounds cost
@@ -166,7 +167,15 @@ class RowsOf:
         if facts.projected_bits is None or facts.projected_bits >= facts.persistent_bits:
             return (plain,)
         projected = (True, facts.projected_bits / facts.reduction_elems)
-        return (projected, plain) if facts.recompute_has_exact_exp else (projected,)
+        return (projected, plain) if facts.recompute_has_exact_exp or self.recomputed_loss() else (projected,)
+
+    def recomputed_loss(self) -> float:
+        """Part of its time that a projected row loses where instructions take longer than bytes: every pass but the first computes the row again."""
+        facts = self.facts
+        ops_per_ns = SUB_PARTITIONS * WARP_THREADS * self.arch.clocks_per_ns / OP_INSTRUCTIONS
+        once, moved_ns = facts.instructions / ops_per_ns, self.moved_bits / 8 / self.share
+        again = once + self.levels * facts.recompute_instructions / ops_per_ns
+        return max(0.0, 1.0 - max(once, moved_ns) / again)
 
     def full_vectors(self) -> int:
         """Vectors with as many bytes as the widest access."""

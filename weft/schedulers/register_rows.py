@@ -386,7 +386,8 @@ class RegisterRows(RowsOf):
         other_batches = -doublings * FEWER_CLUSTER_BATCHES_LOSS if is_cluster and doublings < 0 else abs(doublings) * OTHER_BATCHES_LOSS
         has_few_warps = warps < TARGET_WARPS or blocks < 2 and (warps < FULL_BLOCK_WARPS or self.levels > 1)
         again = params.project_to_inputs and self.facts.recompute_has_exact_exp and not is_cluster
-        losses = other_batches + FEW_WARPS_LOSS * has_few_warps + RECOMPUTED_EXP_LOSS * again
+        recomputed = max(RECOMPUTED_EXP_LOSS * again, self.recomputed_loss() * params.project_to_inputs)
+        losses = other_batches + FEW_WARPS_LOSS * has_few_warps + recomputed
         return round(lanes * 16) / 16 - losses + (0.0 if early is None else early.gain)
 
     # ---- in the registers of a cluster
