@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from ..analysis.blocks import lanes_of_blocks, meets_in_shared
 from ..analysis.vectorization import MAX_VECTOR_BITS
-from ..arch import WARP_THREADS, Arch
+from ..arch import SUB_PARTITIONS, WARP_THREADS, Arch
 from ..schedule.peel import fill_of_parts, row_vectors
 from .facts import PersistentFacts
 from .arithmetic import ceil_div, round_up, vectors_along_rows
-from .cost.parts import OP_INSTRUCTIONS, SUB_PARTITIONS
+from .cost.parts import OP_INSTRUCTIONS
 
 NARROW_ACCESS_BITS = 32
 """Bits of an access up to which bounds that are known to hold are left out: each element then needs fewer instructions. With 16-byte vectors the bounds cost
