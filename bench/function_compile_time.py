@@ -18,8 +18,6 @@ import os
 import signal
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ import torch
 from compile_cliffs import CLIFFS, case_of
 from measure import table
 from model_functions import CASES
+from own_work import Clock
 
 from weft import compiler
 from weft.arch import arch_by_name
@@ -54,44 +53,22 @@ STAGES: dict[str, tuple[tuple[Any, str], ...]] = {
 LONGEST_S = 180.0
 
 
-class Clock:
-    """The time of each stage, in the thread that runs it, without that of stages inside."""
+def _watched() -> Clock:
+    """Return a clock of the stages, which also counts the cuts."""
+    clock = Clock()
+    for stage, functions in STAGES.items():
+        for owner, name in functions:
+            clock.watch(owner, name, stage)
+    plain, make_plan = compiler_of_text.command_line, partition._make_plan
+    compiler_of_text.command_line = lambda *given, **more: [*plain(*given, **more), "--no-cache"]  # NVRTC's own
 
-    def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
-        self.calls: Counter[str] = Counter()
-        self._own = threading.local()
+    @functools.wraps(make_plan)
+    def counted(*arguments: Any, **keywords: Any) -> Any:
+        clock.times["cuts"] += 1
+        return make_plan(*arguments, **keywords)
 
-    def timed(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            inner = getattr(self._own, "inner", 0.0)
-            self._own.inner, start = 0.0, time.thread_time()
-            try:
-                return function(*arguments, **keywords)
-            finally:
-                spent = time.thread_time() - start
-                self.seconds[stage] += spent - self._own.inner
-                self.calls[stage] += 1
-                self._own.inner = inner + spent
-
-        return call
-
-    def install(self) -> None:
-        for stage, functions in STAGES.items():
-            for owner, name in functions:
-                setattr(owner, name, self.timed(stage, getattr(owner, name)))
-        plain = compiler_of_text.command_line
-        compiler_of_text.command_line = lambda *given, **more: [*plain(*given, **more), "--no-cache"]  # NVRTC's own
-        partition._make_plan = self.counted("cuts", partition._make_plan)  # type: ignore[assignment]
-
-    def counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            self.calls[name] += 1
-            return function(*arguments, **keywords)
-
-        return call
+    partition._make_plan = counted
+    return clock
 
 
 def _compiled(name: str, scale: float = 1.0) -> None:
@@ -122,15 +99,14 @@ def measured(name: str, *, nvrtc: bool, chip: str, scale: float = 1.0) -> dict[s
     """Return a row of a function."""
     import moved_models
 
-    clock, kernels = Clock(), list[KernelProgram]()
-    clock.install()
+    clock, kernels = _watched(), list[KernelProgram]()
     arch = arch_by_name(chip)
 
     def stub(program: KernelProgram, counted: list[tuple[str, int]]) -> moved.Stub:
         kernels.append(program)
         if nvrtc:
             clock.timed("nvrtc", functools.partial(machine_code, arch))(program, current())
-        clock.calls["builds"] += 1
+        clock.times["builds"] += 1
         return moved.Stub(program.name, counted)
 
     torch._dynamo.reset()
@@ -144,7 +120,7 @@ def measured(name: str, *, nvrtc: bool, chip: str, scale: float = 1.0) -> dict[s
     seconds = {stage: round(clock.seconds[stage], 2) for stage in (*STAGES, "nvrtc")}
     ours = sum(clock.seconds[stage] for stage in STAGES)
     kept = [f"{program.name} {hashlib.sha256(program.text.encode()).hexdigest()[:12]}" for program in kernels]
-    counts = {"regions_": graphs, "cuts": clock.calls["cuts"], "asks": clock.calls["asked"], "builds": clock.calls["builds"], "kernels": len(set(kept))}
+    counts = {"regions_": graphs, "cuts": clock.times["cuts"], "asks": clock.times["asked"], "builds": clock.times["builds"], "kernels": len(set(kept))}
     lines = max((program.text.count("\n") for program in kernels), default=0)
     return {"case": name, "ours": round(ours, 2), "trace": round(trace, 2), **seconds, **counts, "lines": lines, "texts": kept, "failed": failed}
 

@@ -11,6 +11,7 @@ than in the third step. Read first: `Clock`.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import json
 import os
@@ -38,8 +39,12 @@ class Clock:
 
     def watch(self, owner: Any, function: str, name: str) -> None:
         """Count what owner.function takes as `name`."""
-        plain: Callable[..., Any] = getattr(owner, function)
+        setattr(owner, function, self.timed(name, getattr(owner, function)))
 
+    def timed(self, name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function whose time is counted as `name`."""
+
+        @functools.wraps(plain)
         def timed(*args: Any, **keywords: Any) -> Any:
             outer = getattr(self._inner, "spent", 0.0)
             self._inner.spent, begun = 0.0, time.thread_time()
@@ -52,7 +57,7 @@ class Clock:
                     self.times[name] += 1
                 self._inner.spent = outer + whole
 
-        setattr(owner, function, timed)
+        return timed
 
     def taken(self) -> dict[str, float]:
         """Return the seconds so far, and begin again."""
