@@ -18,7 +18,8 @@ import torch
 from torch.fx import Graph, Node
 
 from ..arch import Arch, arch_by_name, arch_of_device
-from ..options import current, must_be_in_order
+from ..options import current
+from .aten.lookups import ADDED, may_add_atomically
 from .aten.row_sums import CHUNK, LONGEST
 from .aten.rules import Declined, hint
 from .rewrites import drop_unread, emit, equal_sizes
@@ -157,18 +158,14 @@ _ZEROS = (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
 def _are_rows(values: Node, rank: int, ahead: int = 0) -> bool:
     """True for rows of a known number of elements."""
     value = values.meta["val"]
-    return rank > 0 and value.dtype in _TYPES and all(isinstance(n, int) for n in (*value.shape[:ahead], *value.shape[ahead + rank :]))
-
-
-_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
+    return rank > 0 and value.dtype in ADDED and all(isinstance(n, int) for n in (*value.shape[:ahead], *value.shape[ahead + rank :]))
 
 
 def _is_atomic(node: Node, sums: RowSums) -> bool:
     """True if rows are to be added atomically."""
-    dtype, setting = node.meta["val"].dtype, current().row_sums
-    if setting == "sort" or dtype.is_floating_point and must_be_in_order():
+    if not may_add_atomically(node.meta["val"].dtype):
         return False
-    if setting == "atomic" or not sums.is_sortable:
+    if current().row_sums == "atomic" or not sums.is_sortable:
         return True
     try:
         sizes = _sizes_of(node, sums)
@@ -226,9 +223,7 @@ def _added(made: Callable[..., Node], node: Node, sums: RowSums, place: Node) ->
     rows, base = math.prod(sums.sizes), sums.base
     if base is not None and named > 1:
         base = made(aten.view.default, base, [*result.shape[:ahead], rows, *result.shape[ahead + named :]])
-    if sums.padding >= 0:
-        none = made(aten.full.default, [1] * sums.rank, -1, dtype=place.meta["val"].dtype, device=result.device)
-        place = made(aten.where.self, made(aten.ne.Scalar, place, sums.padding), place, none)
+    place = _without_padding(made, sums, place, -1)
     out = made(torch.ops.weft.added_rows.default, base, sums.values, place, ahead, rows, sums.padding >= 0)
     return out if named == 1 else made(aten.view.default, out, list(result.shape))
 
@@ -253,12 +248,19 @@ def _sorted(made: Callable[..., Node], node: Node, sums: RowSums, place: Node, o
     return out
 
 
+def _without_padding(made: Callable[..., Node], sums: RowSums, place: Node, outside: int) -> Node:
+    """Return the places with one outside for those of the padding."""
+    if sums.padding < 0:
+        return place
+    value = place.meta["val"]
+    none = made(aten.full.default, [1] * sums.rank, outside, dtype=value.dtype, device=value.device)
+    return made(aten.where.self, made(aten.ne.Scalar, place, sums.padding), place, none)
+
+
 def _order(made: Callable[..., Node], sums: RowSums, place: Node) -> tuple[Node, Node, Node]:
     """Return the sorted rows of all places, the places in this order, and where each row begins."""
     rows, device = math.prod(sums.sizes), place.meta["val"].device
-    if sums.padding >= 0:
-        none = made(aten.full.default, [1] * sums.rank, rows, dtype=place.meta["val"].dtype, device=device)
-        place = made(aten.where.self, made(aten.ne.Scalar, place, sums.padding), place, none)
+    place = _without_padding(made, sums, place, rows)
     key, least = _key_of(rows, sums.indices[0].meta["val"].numel())
     place = made(aten.add.Tensor, place, least) if least else place
     flat = made(aten.view.default, made(aten._to_copy.default, place, dtype=key), [-1])

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from ..ops.torch_ops import nothing_of
 from ..options import must_be_in_order
+from .aten.lookups import ADDED
 from .rewrites import drop_unread, emit, equal_sizes
 
 aten = torch.ops.aten
 KINDS = {"sum": "sum", "mean": "sum", "amax": "max", "amin": "min"}
 """By torch's names: how elements are combined."""
-_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
 
 
 def reduce_rows(graph: Graph) -> None:
@@ -32,7 +33,7 @@ def reduce_rows(graph: Graph) -> None:
 def _is_ours(node: Node) -> bool:
     given: tuple[Any, ...] = node.args
     base, dim, index, values, kind = (arg.meta["val"] if isinstance(arg, Node) else arg for arg in given)
-    if kind not in KINDS or base.dim() == 0 or base.dtype not in _TYPES or base.dtype is not values.dtype:
+    if kind not in KINDS or base.dim() == 0 or base.dtype not in ADDED or base.dtype is not values.dtype:
         return False
     is_float, dim = base.dtype.is_floating_point, dim % base.dim()
     beside = [d for d in range(base.dim()) if d != dim]
@@ -57,8 +58,9 @@ def _rewrite(graph: Graph, node: Node) -> None:
         begun, one = (emit(graph, node, aten.full.default, s, n, dtype=torch.int32, device=result.device) for s, n in ((sizes, first), (places, 1)))
         return emit(graph, node, torch.ops.weft.combined_rows.default, begun, one, short, dim, how)
 
-    if not includes and not _is_full(base, _nothing(KINDS[kind], result.dtype)):
-        nothing = emit(graph, node, aten.full.default, [1] * result.dim(), _nothing(KINDS[kind], result.dtype), dtype=result.dtype, device=result.device)
+    number_of_none = nothing_of(KINDS[kind], result.dtype)
+    if not includes and not _is_full(base, number_of_none):
+        nothing = emit(graph, node, aten.full.default, [1] * result.dim(), number_of_none, dtype=result.dtype, device=result.device)
         base = emit(graph, node, aten.where.self, emit(graph, node, aten.gt.Scalar, counts("max", 0), 0), nothing, base)
     if KINDS[kind] == "sum":
         out = emit(graph, node, aten.scatter_add.default, base, dim, index, values)
@@ -71,12 +73,6 @@ def _rewrite(graph: Graph, node: Node) -> None:
         out = emit(graph, node, aten._to_copy.default, emit(graph, node, aten.div.Tensor, total, number), dtype=result.dtype)
     node.replace_all_uses_with(out)
     graph.erase_node(node)
-
-
-def _nothing(kind: str, dtype: torch.dtype) -> float:
-    """The number that changes nothing where it is combined."""
-    limits = (float("-inf"), float("inf")) if dtype.is_floating_point else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
-    return 0 if kind == "sum" else limits[kind == "min"]
 
 
 def _is_full(base: Any, number: float) -> bool:

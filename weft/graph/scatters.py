@@ -14,15 +14,12 @@ from ..ir.graph_ops import ScatterOp, ScatterStoreOp, WrittenOp
 from ..ir.values import Expr, FullOp, LoadStoreOp, PointwiseOp, Scalar, TensorView
 from ..ops.build import cast, logical_axes, own_axis, pointwise
 from ..ops.factories import full
-from ..ops.lookups import leading_part
+from ..ops.lookups import SUMMED, leading_part
 from ..options import must_be_in_order
 from .questions import Questions
 
-ADDED = (DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16, DataType.Int, DataType.Int32)
-"""Types of scattered sums; those of 16 bits are accumulated in Float."""
-WRITTEN = (*ADDED, DataType.Bool)
-TAKEN = {"sum": ADDED, "max": ADDED, "min": ADDED, "set": WRITTEN}
-"""By how values are combined: the types of the base."""
+TAKEN = {"sum": SUMMED, "max": SUMMED, "min": SUMMED, "set": (*SUMMED, DataType.Bool)}
+"""By how values are combined: the types of the base. Those of 16 bits are accumulated in Float."""
 
 
 def has_scatters(fusion: Fusion) -> bool:

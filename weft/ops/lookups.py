@@ -22,7 +22,7 @@ from .whole_numbers import as_integers
 
 
 SUMMED = (DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16, DataType.Int, DataType.Int32)
-"""Types whose rows `bag_sum` adds."""
+"""Types that `bag_sum` adds, and that kernels add or compare atomically."""
 
 
 class BadIndex(UserError):

@@ -348,7 +348,8 @@ def _scan(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, 
     return (out if start is None else (torch.maximum if kind == "max" else torch.minimum)(out, start),)
 
 
-_SCATTER = {"sum": "sum", "prod": "prod", "max": "amax", "min": "amin"}
+SCATTERED = {"sum": "sum", "prod": "prod", "max": "amax", "min": "amin"}
+"""By how values are combined: torch's names for `scatter_reduce`."""
 
 
 def _scatter(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -364,7 +365,7 @@ def _scatter(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[An
         return (_scattered_in_order(base, index, source, dim, adds=kind == "sum"),)
     if kind == "set":
         return (torch.scatter(base, dim, index, source),)
-    return (torch.scatter_reduce(base, dim, index, source, _SCATTER[kind]),)
+    return (torch.scatter_reduce(base, dim, index, source, SCATTERED[kind]),)
 
 
 def _rows(base: Any, index: Any, source: Any, attributes: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -373,11 +374,12 @@ def _rows(base: Any, index: Any, source: Any, attributes: Mapping[str, Any]) -> 
     index, source = index.expand(source.shape), source.to(base.dtype)
     if attributes.get("skips"):
         is_inside = (index >= 0) & (index < base.shape[dim])
-        index, source = torch.where(is_inside, index, 0), torch.where(is_inside, source, _nothing(kind, base.dtype))
+        index, source = torch.where(is_inside, index, 0), torch.where(is_inside, source, nothing_of(kind, base.dtype))
     return index.flatten(dim, last), source.flatten(dim, last)
 
 
-def _nothing(kind: str, dtype: Any) -> float:
+def nothing_of(kind: str, dtype: Any) -> float:
+    """Return the number of a torch type that changes nothing where it is combined by "sum", "max" or "min"."""
     """The number that changes nothing where it is combined."""
     limits = (-math.inf, math.inf) if dtype.is_floating_point else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
     return 0 if kind == "sum" else limits[kind == "min"]

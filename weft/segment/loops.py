@@ -15,6 +15,7 @@ from ..analysis.axes import UnionFind, lookup_key, pairwise, siblings
 from ..ir.block_ops import loop_sources
 from ..ir.graph_ops import LookupOp, TorchOp
 from ..ir.values import Expr, IterDomain, TensorView
+from ..schedule.planned_loops import set_bits
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def of_expr(expr: Expr) -> Loops:
                 equal_of[axis] = equal_numbers.setdefault(equal.find(axis), len(equal_numbers))
                 if equal_of[axis] == len(classes):
                     classes.append(number)
-        for number in _bits(bits):
+        for number in set_bits(bits):
             beside[number] |= bits & ~(1 << number)
     if isinstance(expr, LookupOp):
         key = lookup_key(expr)
@@ -115,9 +116,9 @@ def joined(a: Loops, b: Loops) -> Loops:
     beside, classes, read = [0] * count, [0] * count_equal, 0
     for loops, start, start_equal in ((a, 0, 0), (b, len(a.beside), len(a.classes))):
         for n, bits in enumerate(loops.beside):
-            for other in _bits(bits):
+            for other in set_bits(bits):
                 beside[new[start + n]] |= 1 << new[start + other]
-        for n in _bits(loops.read):
+        for n in set_bits(loops.read):
             read |= 1 << new[start + n]
         for n, number in enumerate(loops.classes):
             classes[new_equal[start_equal + n]] = new[start + number]
@@ -156,14 +157,6 @@ def joined_all(parts: Collection[Loops]) -> Loops:
     for part in parts:
         found = joined(found, part)
     return found
-
-
-def _bits(bits: int) -> Iterable[int]:
-    n = 0
-    while bits:
-        if bits & 1:
-            yield n
-        n, bits = n + 1, bits >> 1
 
 
 __all__ = ["EMPTY", "Loops", "joined", "joined_all", "of_expr"]

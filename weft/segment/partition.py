@@ -7,6 +7,7 @@ Read first: `make_plan`.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import random
 from collections.abc import Collection, Hashable, Mapping, Sequence, Set
@@ -61,22 +62,20 @@ def _in_two_steps(fusion: Fusion, asks: Asked, env: Mapping[Sym, Number], order:
     """The same with sums that begin in the kernel of a normalization, where they do."""
     cut, parts = in_two_steps(fusion) if order == "best" else (fusion, {})
     tried: list[Fusion] = []
+    whole = functools.cache(lambda: _make_plan(fusion, asks, env, order))
     if parts and has_groups(fusion):  # the kernel of rows that folds groups of them has whole sums, too
-        whole = _make_plan(fusion, asks, env, order)
-        if len(whole.kernels) == 1:
-            return whole
+        if len(whole().kernels) == 1:
+            return whole()
     while parts:
         found = _make_plan(cut, asks, env, order)
         kept = {name for name, part in parts.items() if _is_beside_rows(found, part, parts.values())}
         if len(kept) == len(parts):
             if not _are_few(found, parts.values(), env):
-                whole = _make_plan(fusion, asks, env, order)
-                found = replace(min(found, whole, key=lambda plan: _bytes_moved(plan, env)), declined=(*found.declined, *whole.declined))
+                found = replace(min(found, whole(), key=lambda plan: _bytes_moved(plan, env)), declined=(*found.declined, *whole().declined))
             return replace(found, declined=(*found.declined, *tried))
         tried += [part for part in found.declined if _has_parts(part, parts.values(), parts.values())]
         cut, parts = in_two_steps(fusion, kept)
-    plan = _make_plan(fusion, asks, env, order)
-    return replace(plan, declined=(*plan.declined, *tried)) if tried else plan
+    return replace(whole(), declined=(*whole().declined, *tried)) if tried else whole()
 
 
 def _are_few(plan: Plan, parts: Collection[int], env: Mapping[Sym, Number]) -> bool:

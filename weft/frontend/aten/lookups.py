@@ -12,8 +12,10 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from ...analysis.ranges import range_of
 from ...ir.values import PointwiseOp, TensorView
 from ...ops.build import logical_axes
+from ...ops.lookups import SUMMED
 from ...options import current, must_be_in_order
-from ...reference.torch_types import torch_dtype_to_nvfuser_dtype
+from ...reference.torch_types import torch_dtype, torch_dtype_to_nvfuser_dtype
+from ..rewrites import equal_sizes
 from .rules import Declined, Operand, Translation, meta_of, rule
 from .shapes import cut
 
@@ -291,19 +293,19 @@ def _adds(node: torch.fx.Node) -> str:
     """Few places are compared with all positions. More are added atomically, where the order of sums is free, and what they are added to is computed here."""
     base, dim, *_ = operands = tuple[Any, ...](node.args)
     given = [meta_of(operands[n]) for n in (0, 2, 3)]
-    is_float, dim = given[0].dtype.is_floating_point, dim % max(1, given[0].dim())
-    is_free = current().row_sums != "sort" and not (is_float and must_be_in_order())
+    dim %= max(1, given[0].dim())
     sizes = [[n for d, n in enumerate(value.shape) if d != dim or value is not given[0]] for value in given]
     is_whole = len({value.dim() for value in given}) == 1 and given[0].dim() > 0 and given[0].dtype in ADDED
-    is_whole = is_whole and _are_equal(sizes[1], sizes[2]) and _are_equal(sizes[0], [n for d, n in enumerate(given[2].shape) if d != dim])
-    return "" if is_free and is_whole and base.op == "call_function" else _few_places(node)
+    is_whole = is_whole and equal_sizes(sizes[1], sizes[2]) and equal_sizes(sizes[0], [n for d, n in enumerate(given[2].shape) if d != dim])
+    return "" if may_add_atomically(given[0].dtype) and is_whole and base.op == "call_function" else _few_places(node)
 
 
-def _are_equal(a: list[Any], b: list[Any]) -> bool:
-    return len(a) == len(b) and all(statically_known_true(x == y) for x, y in zip(a, b))
+def may_add_atomically(dtype: torch.dtype) -> bool:
+    """Tell whether the order of sums is free, by the settings `row_sums` and `deterministic`, and by torch's own."""
+    return current().row_sums != "sort" and not (dtype.is_floating_point and must_be_in_order())
 
 
-ADDED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
+ADDED = tuple(map(torch_dtype, SUMMED))
 """Types that are added atomically; those of 16 bits in float32."""
 
 

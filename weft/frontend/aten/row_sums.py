@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...ops.torch_ops import SCATTERED
 from .rules import Operand, Translation, meta_of, rule
 from .shapes import cut
 
@@ -87,7 +88,7 @@ def added_rows(t: Translation, base: Operand | None, values: Operand, index: Ope
 def _combined_in_torch(base: Tensor, values: Tensor, index: Tensor, dim: int, kind: str) -> Tensor:
     """Return base with the values combined into it at the positions of the index along dim, as `scatter_reduce`. index: of one element along axes that it does
     not vary along."""
-    return base.scatter_reduce(dim, index.expand(values.shape).long(), values, {"sum": "sum", "max": "amax", "min": "amin"}[kind])
+    return base.scatter_reduce(dim, index.expand(values.shape).long(), values, SCATTERED[kind])
 
 
 _LIBRARY.define("combined_rows(Tensor base, Tensor values, Tensor index, int dim, str kind) -> Tensor")
