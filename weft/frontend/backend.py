@@ -34,7 +34,7 @@ from .record import GRAPHS, CompiledGraph
 from .regions import is_cheap, shown_by
 from .reuse import mark_shown
 from .rewrites import KEPT
-from .running_products import find_running_products
+from .running_products import running_products_kept
 from .stored import REBUILD, StoredGraph, caching, for_a_file
 
 
@@ -61,7 +61,8 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options:
         fw_compiler=compiler(kind="forward"), bw_compiler=compiler(kind="backward"), inference_compiler=compiler(kind="inference"),
         partition_fn=functools.partial(partition, is_emulated=chosen.emulate), decompositions=Decompositions(), keep_inference_input_mutations=True,
     )  # fmt: skip
-    with caching(_tag(chosen, mode or "default")) if chosen.cache else contextlib.nullcontext(), collected() as made:
+    cache = caching(_tag(chosen, mode or "default")) if chosen.cache else contextlib.nullcontext()
+    with cache, running_products_kept(is_emulated=chosen.emulate), collected() as made:
         return for_a_file(compiled(gm, example_inputs), made)
 
 
@@ -115,10 +116,7 @@ def partition(
             node.replace_all_uses_with(node.args[0])
             joint.graph.erase_node(node)
     merge_equal(joint.graph)
-    is_ours = is_emulated or not is_on_cpu(joint.graph)
-    if is_ours:
-        find_running_products(joint.graph, _decompositions)
-    rewrite(joint.graph, is_ours=is_ours)
+    rewrite(joint.graph, is_ours=is_emulated or not is_on_cpu(joint.graph))
     merge_equal(joint.graph)
     _save_copies_of_arguments(joint.graph)
     _save_what_extrema_are_of(joint.graph)

@@ -1,7 +1,7 @@
 """Gradients of running products (`cumprod`), an op of weft's own: the product of what is before an element, times a linear recurrence from the end.
 
 torch's formula divides by elements, so it finds the first element of each row that is 0, and treats those before and behind it apart.
-`weft.frontend.running_products` finds it in a graph. Read first: `running_product_backward`.
+`weft.frontend.running_products` puts it into a graph. Read first: `running_product_backward`.
 """
 
 from __future__ import annotations
