@@ -43,6 +43,11 @@ WEFT_DEVICE void scatter_min(long long* p, long long v) { atomic_min(p, v); }
     if (is_nan || (bits & (SIGN))) atomic_max(reinterpret_cast<Bits*>(p), bits | (SIGN));        \
     else atomic_min(reinterpret_cast<Signed*>(p), (Signed)bits);                                 \
   }
+// What a scatter of extrema begins with. A NaN is a constant here: arithmetic of the GPU, and its absolute value of doubles is some, drops a NaN's sign.
+WEFT_DEVICE float nan_without_sign(float x) { return x != x ? bit_cast<float>(0x7fc00000u) : x; }
+WEFT_DEVICE float nan_with_sign(float x) { return x != x ? bit_cast<float>(0xffc00000u) : x; }
+WEFT_DEVICE double nan_without_sign(double x) { return x != x ? bit_cast<double>(0x7ff8000000000000ull) : x; }
+WEFT_DEVICE double nan_with_sign(double x) { return x != x ? bit_cast<double>(0xfff8000000000000ull) : x; }
 WEFT_SCATTER_EXTREMA(float, int, unsigned, 0x80000000u, 0x7f800000u)
 WEFT_SCATTER_EXTREMA(double, long long, unsigned long long, 0x8000000000000000ull, 0x7ff0000000000000ull)
 #undef WEFT_SCATTER_EXTREMA

@@ -81,8 +81,7 @@ def _with_leading_nans(fusion: Fusion, base: TensorView, kind: str) -> TensorVie
     """Give NaNs the sign with which they come first in comparisons of bits, as `scatter_max` and `scatter_min` of the device library make them."""
     if isinstance(base.definition(), FullOp):
         return base
-    sign = pointwise(fusion, "copysign", base, 1.0 if kind == "max" else -1.0)
-    return pointwise(fusion, "where", pointwise(fusion, "isnan", base), sign, base)  # type: ignore[return-value]
+    return pointwise(fusion, "nan_without_sign" if kind == "max" else "nan_with_sign", base)  # type: ignore[return-value]
 
 
 def _copy(fusion: Fusion, tensor: TensorView) -> TensorView:

@@ -210,6 +210,13 @@ _unary(
     "magnitude", Rule.full_float, {"float": "weft::larger(0.f, weft::magnitude({0}))"}, lambda x: x.abs().nan_to_num(nan=0.0, posinf=math.inf), abs,
     blocks=("blocks",), source="what counts for the largest of a block: NaN does not", is_internal=True,
 )  # fmt: skip
+for _name, _sign in (("nan_without_sign", 1.0), ("nan_with_sign", -1.0)):
+    _unary(
+        _name, Rule.full_float, {"real": f"weft::{_name}({{0}})"},
+        lambda x, sign=_sign: torch.where(x.isnan(), math.copysign(math.nan, sign), x),
+        lambda x, sign=_sign: math.copysign(x, sign) if math.isnan(x) else x,
+        blocks=("scatter",), source="the sign with which comparisons of bits put a NaN before all others", is_internal=True,
+    )  # fmt: skip
 _unary(
     "e8m0_inverse", Rule.keep, {"reduced": "weft::inverse_scale({0})"}, lambda x: 1.0 / x, lambda x: 1.0 / x, blocks=("narrow",),
     source="the exponent's complement; computed in e8m0, its result is Float", is_internal=True,
