@@ -52,7 +52,7 @@ def parts(x: torch.Tensor) -> Results:
 @pytest.mark.parametrize("shape", [(33, 65), (1, 7), (5, 1), (0, 8), (16, 256)], ids=str)
 @pytest.mark.parametrize("function", [rows, both_ways, gradients, parts])
 def test_codes_are_those_of_eager_torch(function: Callable[[torch.Tensor], Results], shape: tuple[int, int]) -> None:
-    x = torch.randn(shape).bfloat16()
+    x = torch.randn(shape).clamp(-3.4, 3.4).bfloat16()  # 128 times as much is no NaN in any version of torch
     if 0 in shape and function is both_ways:
         pytest.skip("torch has no maximum of nothing")
     outs = torch.compile(function, backend=backend, options={"emulate": True, "strict": True, "debug": True})(x)
