@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 import weft
 from weft.frontend.compiling import _on_the_cpu
 from weft.frontend.backend import GRAPHS, BadOption, backend
+from weft.frontend.backend_options import OldTorch
 from weft.options import options
 
 EMULATE = {"emulate": True, "debug": True, "strict": True}
@@ -452,3 +454,20 @@ def test_on_a_gpu_what_reads_a_tensor_of_the_cpu_stays_with_torch_unless_a_facto
         left = node(graph.call_function(aten.index.Tensor, (x, [None, view])), torch.empty(4, 1, 5, device="cuda"))
         scaled = node(graph.call_function(aten.mul.Tensor, (x, number)), torch.empty(4, 5, device="cuda"))
     assert set(_on_the_cpu(graph)) == {view, twice, left} and {range_, taken, scaled}.isdisjoint(_on_the_cpu(graph))
+
+
+@pytest.mark.parametrize("version", ["2.7.1", "2.6.0+cu124", "1.13.1"])
+def test_an_old_torch_is_refused_by_name(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    with pytest.raises(OldTorch, match=re.escape(f"W886: torch.compile(backend=\"weft\") needs torch 2.8 or later, and this is {version}")):
+        backend(torch.fx.symbolic_trace(lambda x: x), [torch.ones(3)])
+
+
+def test_versions_without_a_cache_for_other_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch 2.8 and 2.9: each process traces anew, with the same results."""
+    monkeypatch.setattr("weft.frontend.backend.can_be_cached", lambda: False)
+    monkeypatch.delattr("torch.fx.graph._BoxedCodeGen")
+    x = torch.randn(5, 7, requires_grad=True)
+    torch.compile(lambda x: (x.softmax(-1) * 2).sum(), backend=backend, options={"emulate": True})(x).backward()
+    assert x.grad is not None and torch.allclose(x.grad, torch.zeros(5, 7), atol=1e-6)
+    assert torch.equal(torch.compile(lambda x: x * 3, backend=backend)(x.detach()), x.detach() * 3)

@@ -23,7 +23,7 @@ from ..options import current, must_be_in_order
 from ..runtime import preload
 from ..runtime.collector import paused
 from .aten import RULES
-from .backend_options import BackendOptions, BadOption, BadOptionValue, chosen_options
+from .backend_options import BackendOptions, BadOption, BadOptionValue, check_torch, chosen_options
 from .compiling import compile_graph, is_on_cpu, rewrite, run_plan
 from .cuda_graphs import CudaGraphs
 from .direct_call import collected
@@ -35,7 +35,7 @@ from .regions import is_cheap, shown_by
 from .reuse import mark_shown
 from .rewrites import KEPT
 from .running_products import running_products_kept
-from .stored import REBUILD, StoredGraph, caching, for_a_file
+from .stored import REBUILD, StoredGraph, caching, can_be_cached, for_a_file
 
 
 for _name in ("torch._functorch._aot_autograd.autograd_cache", "torch._inductor.codegen.wrapper", "torch._inductor.debug"):
@@ -49,10 +49,13 @@ def reset() -> None:
 
 @paused  # a trace makes some hundred thousand objects, and each full garbage collection would visit them and all of torch's
 def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: dict[str, Any] | None = None, mode: str | None = None) -> Callable[..., Any]:
-    """Compile a graph of Dynamo's. options: fields of BackendOptions. Errors: BadOption."""
+    """Compile a graph of Dynamo's. options: fields of BackendOptions. Errors: BadOption, OldTorch."""
+    check_torch(torch.__version__)
     if mode not in (None, "default", "reduce-overhead"):
         raise BadOption(kind="mode", name=mode, known="default, reduce-overhead")
     chosen = chosen_options({} if options is None else options)
+    if not can_be_cached():
+        chosen = dataclasses.replace(chosen, cache=False)
     name_lines(gm)
     enlarge_images(gm)
     is_recorded = chosen.graphs or mode == "reduce-overhead"
@@ -68,7 +71,6 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options:
 
 def _compiler(*, kind: str, options: BackendOptions, graphs: CudaGraphs | None) -> Any:
     """Return a compiler of graphs of a kind; torch can cache its results, if the options allow it."""
-    from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 
     def compiler(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         run = compile_graph(gm, kind=kind, options=options, may_donate=graphs is None)  # recorded graphs share what is saved
@@ -77,7 +79,11 @@ def _compiler(*, kind: str, options: BackendOptions, graphs: CudaGraphs | None) 
         stored.post_compile()
         return stored if options.cache else stored.run
 
-    return SerializableAOTDispatchCompiler(StoredGraph, compiler) if options.cache else compiler
+    if not options.cache:
+        return compiler
+    from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+
+    return SerializableAOTDispatchCompiler(StoredGraph, compiler)
 
 
 def _tag(options: BackendOptions, mode: str) -> str:

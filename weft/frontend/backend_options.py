@@ -21,6 +21,22 @@ class BadOptionValue(UserError):
     fix = "pass a valid value, or omit it"
 
 
+class OldTorch(UserError):
+    code = "W886"
+    what = "torch.compile(backend=\"weft\") needs torch {least} or later, and this is {version}"
+    fix = "install a newer torch; FusionDefinition and weft.nn work with this one"
+
+
+LEAST_TORCH = (2, 8)
+"""The oldest torch whose graphs the backend is tested with."""
+
+
+def check_torch(version: str) -> None:
+    """Refuse versions of torch that make other graphs. Errors: OldTorch."""
+    if tuple(map(int, version.split(".")[:2])) < LEAST_TORCH:
+        raise OldTorch(least=".".join(map(str, LEAST_TORCH)), version=version)
+
+
 @dataclass(frozen=True)
 class BackendOptions:
     """strict: what cannot be translated raises instead of staying with torch. emulate: regions of CPU tensors run in the emulator, with its checks.
@@ -53,4 +69,4 @@ def chosen_options(options: Any) -> BackendOptions:
     return chosen
 
 
-__all__ = ["BackendOptions", "BadOption", "BadOptionValue", "chosen_options"]
+__all__ = ["BackendOptions", "BadOption", "BadOptionValue", "OldTorch", "check_torch", "chosen_options"]

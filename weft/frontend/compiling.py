@@ -191,7 +191,12 @@ ON_CPU = "it is on the CPU"
 
 def _plain(gm: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
     """Return the function of a graph without regions."""
-    gm.graph.set_codegen(torch.fx.graph._BoxedCodeGen())
+    boxed = getattr(torch.fx.graph, "_BoxedCodeGen", None)  # torch 2.9; its functions drop each argument after its last use
+    if boxed is None:
+        from functorch.compile import make_boxed_func
+
+        return make_boxed_func(gm.forward)
+    gm.graph.set_codegen(boxed())
     gm.recompile()
     function = gm.forward
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -125,6 +126,17 @@ def _without_origins(graph: torch.fx.Graph) -> torch.fx.Graph:
         placed[node] = new.node_copy(node, lambda n: placed[n])
         placed[node].meta = {k: node.meta[k] for k in KEPT_META if k in node.meta} | {MODULE: module_of(node)}
     return new
+
+
+@functools.cache
+def can_be_cached() -> bool:
+    """True if this version of torch writes graphs of backends other than its own into its caches: 2.10 and later."""
+    settings = ("torch._functorch.config", "force_non_lazy_backward_lowering"), ("torch.compiler.config", "cache_key_tag")
+    schemas = "torch._functorch._aot_autograd.schemas", "SerializableAOTDispatchCompiler"
+    can: bool = all(hasattr(importlib.import_module(module), name) for module, name in (*settings, schemas))
+    if not can:
+        log.info("graphs are compiled anew in each process: torch %s caches those of Inductor only, 2.10 and later those of weft, too", torch.__version__)
+    return can
 
 
 @contextlib.contextmanager
