@@ -200,7 +200,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     from torch._decomp import core_aten_decompositions, get_decompositions
 
     from . import resampled_images, wrapped_pads
-    from .aten import fake_quantization, foreach, groups, lookups, losses, maxima, pads, pools, unfolded
+    from .aten import fake_quantization, foreach, groups, lookups, losses, maxima, pads, pools, shapes, unfolded
 
     if torch.cuda.is_available():
         preload.start()  # a graph is traced, so kernels will be compiled: NVRTC is loaded meanwhile
@@ -222,7 +222,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
         for target in (packet.default, packet.Tensor_Tensor, packet.Tensor_Scalar, packet.Scalar_Tensor):
             if target in table:
                 table[target] = _of_floats(table[target])
-    own = (losses, lookups, groups, pads, pools, maxima, fake_quantization, resampled_images, unfolded, wrapped_pads)
+    own = (losses, lookups, groups, pads, pools, maxima, fake_quantization, resampled_images, shapes, unfolded, wrapped_pads)
     for module in own:
         table.update(module.DECOMPOSITIONS)
     return table | foreach.decompositions()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -317,15 +318,6 @@ def iota(t: Translation, length: Any, *, start: Any, step: Any, dtype: torch.dty
     return t.ops.iota(length, start, step, dtype=t.dtype(dtype))
 
 
-@rule(aten.eye.default, aten.eye.m, cheap=True)
-def eye(t: Translation, *_: Any, **__: Any) -> Operand:
-    """Ones where both positions are equal. torch's decomposition counts in 16 bits without a sign, which its own `arange` does not."""
-    rows, columns = (t.constant(n, torch.int64) if isinstance(n, int) else n for n in t.extents(t.node.meta["val"].shape))
-    here, there = (t.ops.iota(n, dtype=t.dtype(torch.int64)) for n in (rows, columns))
-    same = t.ops.eq(t.ops.broadcast(here, is_broadcast_dim=[False, True]), t.ops.broadcast(there, is_broadcast_dim=[True, False]))
-    return t.to(same, t.result_dtype)
-
-
 @rule(aten.arange.start_step, cheap=True)
 def arange(t: Translation, start: Any, end: Any, step: Any = 1, **_: Any) -> Operand:
     """Numbers from `start` in steps, in any type. Floats are start + i * step in float32, or in float64 for results in float64, as torch's kernel computes
@@ -344,3 +336,16 @@ def arange(t: Translation, start: Any, end: Any, step: Any = 1, **_: Any) -> Ope
         return t.to(t.ops.add(t.ops.mul(t.to(places, computed), by), first), t.result_dtype)
     count, first, by = (t.constant(v, torch.int64) if isinstance(v, int) else v for v in t.extents((length, first, by)))
     return t.to(t.ops.iota(count, first, by, dtype=t.dtype(torch.int64)), t.result_dtype)
+
+
+def eye(rows: Any, columns: Any = None, *, dtype: Any = None, layout: Any = None, device: Any = None, **_: Any) -> Any:
+    """Ones where both positions are equal. torch would not compute the op again: a backward would read all of it from memory. Its decomposition counts in 16
+    bits without a sign, unlike its own `arange`."""
+    if layout not in (None, torch.strided):
+        return NotImplemented
+    here, there = (torch.arange(n, device=device) for n in (rows, rows if columns is None else columns))
+    return (here[:, None] == there).to(dtype or torch.get_default_dtype())
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {aten.eye.default: eye, aten.eye.m: eye}
+"""For AOTAutograd."""
