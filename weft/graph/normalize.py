@@ -41,6 +41,7 @@ from .scatters import has_scatters, scatter_in_kernels
 from .selections import select_by_position
 from .sliced_sums import slice_shared_sums
 from .squeezes import fold_squeezes
+from .sums_of_pairs import share_sums_of_pairs
 
 
 def normalize(fusion: Fusion, questions: Questions | None = None) -> Fusion:
@@ -57,8 +58,9 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     decided; a tensor with factored axes has `TensorDomain.user`; reshapes remain only if their sizes do not factor; no CatOp remains; doubles of which a cast
     keeps nothing are floats; lookups read tensors in memory, where that is profitable; scans between two reversals begin at the last element; topks of a few
     values are reductions, sums that pick one element are lookups; scatters are writes into a copy; sums that differ only in factors of their results are one
-    sum, as are sums whose results are added; sums of slices are slices of a sum that is there; a reduction of a reduction is one; rows and positions are read
-    and counted once for each axis that they are used along; rotations are of inputs, where possible, or else of what a kernel writes.
+    sum, as are sums whose results are added, and sums of pairs over either axis, if pairs are alike both ways; sums of slices are slices of a sum that is
+    there; a reduction of a reduction is one; rows and positions are read and counted once for each axis that they are used along; rotations are of inputs,
+    where possible, or else of what a kernel writes.
     Errors: those of `concretize`.
     """
     questions = questions or Questions()
@@ -93,6 +95,7 @@ def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
     look_up_what_sums_pick(fusion)  # a sum that is a lookup is none of those that are merged
     if not fusion.shares_results:  # in a definition by hand they stay two, as in nvFuser, whose users count segments in profiles
         fold_at_once(fusion)  # sums are merged if they are over the same axes, so each has all of its axes first
+    share_sums_of_pairs(fusion)  # what is a result of another sum is no sum for the passes that merge them
     share_factored_sums(fusion)  # leaves one sum where there were several, of which the next pass joins different ones
     join_sums(fusion)
     slice_shared_sums(fusion)  # the sums are final, and the slices that it makes are lookups that move

@@ -94,6 +94,7 @@ _binary(
     lambda a, b: (a or b) if isinstance(a, bool) and isinstance(b, bool) else a + b,
     blocks=(),
     gradient=lambda o, g, y, a, b: (g, g),
+    commutes=True,
 )
 _negating(
     "sub", Rule.number, {"any": "({0} - {1})", "bool": "({0} != {1})"}, lambda a, b: a ^ b if a.dtype == torch.bool else a - b, lambda a, b: a - b,
@@ -101,7 +102,7 @@ _negating(
 )  # fmt: skip
 _negating(
     "mul", Rule.number, {"any": "({0} * {1})", "bool": "({0} && {1})"}, lambda a, b: a * b, lambda a, b: a * b,
-    gradient=lambda o, g, y, a, b: (g * b, g * a), positive=_of_product,
+    gradient=lambda o, g, y, a, b: (g * b, g * a), positive=_of_product, commutes=True,
 )  # fmt: skip
 
 
@@ -329,6 +330,7 @@ _binary(
     lambda a, b: torch.maximum(a, b),
     lambda a, b: a if a != a or a >= b else b,
     gradient=lambda o, g, y, a, b: _shared(o, g, a, b, o.ge),
+    commutes=True,
 )
 _binary(
     "minimum",
@@ -337,28 +339,44 @@ _binary(
     lambda a, b: torch.minimum(a, b),
     lambda a, b: a if a != a or a <= b else b,
     gradient=lambda o, g, y, a, b: _shared(o, g, a, b, o.le),
+    commutes=True,
 )
 
 
 # ---- comparisons
-def _comparison(name: str, symbol: str, reference: Callable[..., Any], *, complex: bool = False) -> None:
+def _comparison(name: str, symbol: str, reference: Callable[..., Any], *, complex: bool = False, commutes: bool = False) -> None:
     text = {"number": f"({{0}} {symbol} {{1}})", "bool": f"({{0}} {symbol} {{1}})"} | ({"complex": f"({{0}} {symbol} {{1}})"} if complex else {})
-    _binary(name, Rule.number, text, reference, reference, result=Result.boolean, blocks=(), gradient=flat)
+    _binary(name, Rule.number, text, reference, reference, result=Result.boolean, blocks=(), gradient=flat, commutes=commutes)
 
 
-_comparison("eq", "==", lambda a, b: a == b, complex=True)
-_comparison("ne", "!=", lambda a, b: a != b, complex=True)
+_comparison("eq", "==", lambda a, b: a == b, complex=True, commutes=True)
+_comparison("ne", "!=", lambda a, b: a != b, complex=True, commutes=True)
 _comparison("lt", "<", lambda a, b: a < b)
 _comparison("le", "<=", lambda a, b: a <= b)
 _comparison("gt", ">", lambda a, b: a > b)
 _comparison("ge", ">=", lambda a, b: a >= b)
 
 # ---- logic and bits
-_binary("bitwise_and", Rule.bitwise, {"int": "({0} & {1})", "bool": "({0} && {1})"}, lambda a, b: a & b, lambda a, b: a & b, blocks=(), gradient=flat)
-_binary("bitwise_or", Rule.bitwise, {"int": "({0} | {1})", "bool": "({0} || {1})"}, lambda a, b: a | b, lambda a, b: a | b, blocks=(), gradient=flat)
-_binary("bitwise_xor", Rule.bitwise, {"int": "({0} ^ {1})", "bool": "({0} != {1})"}, lambda a, b: a ^ b, lambda a, b: a ^ b, blocks=(), gradient=flat)
-_binary("logical_and", Rule.logical, {"bool": "({0} && {1})"}, lambda a, b: torch.logical_and(a, b), lambda a, b: bool(a and b), blocks=(), gradient=flat)
-_binary("logical_or", Rule.logical, {"bool": "({0} || {1})"}, lambda a, b: torch.logical_or(a, b), lambda a, b: bool(a or b), blocks=(), gradient=flat)
+_binary(
+    "bitwise_and", Rule.bitwise, {"int": "({0} & {1})", "bool": "({0} && {1})"}, lambda a, b: a & b, lambda a, b: a & b,
+    blocks=(), gradient=flat, commutes=True,
+)  # fmt: skip
+_binary(
+    "bitwise_or", Rule.bitwise, {"int": "({0} | {1})", "bool": "({0} || {1})"}, lambda a, b: a | b, lambda a, b: a | b,
+    blocks=(), gradient=flat, commutes=True,
+)  # fmt: skip
+_binary(
+    "bitwise_xor", Rule.bitwise, {"int": "({0} ^ {1})", "bool": "({0} != {1})"}, lambda a, b: a ^ b, lambda a, b: a ^ b,
+    blocks=(), gradient=flat, commutes=True,
+)  # fmt: skip
+_binary(
+    "logical_and", Rule.logical, {"bool": "({0} && {1})"}, lambda a, b: torch.logical_and(a, b), lambda a, b: bool(a and b),
+    blocks=(), gradient=flat, commutes=True,
+)  # fmt: skip
+_binary(
+    "logical_or", Rule.logical, {"bool": "({0} || {1})"}, lambda a, b: torch.logical_or(a, b), lambda a, b: bool(a or b),
+    blocks=(), gradient=flat, commutes=True,
+)  # fmt: skip
 
 
 def _bits(x: Any) -> int:

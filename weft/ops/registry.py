@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from .. import expr
@@ -55,6 +56,14 @@ def type_class(dtype: DataType) -> str:
     return "int" if dtype.is_integer else "reduced"
 
 
+class Parity(Enum):
+    """What a function of one number makes of the number with the other sign."""
+
+    none = "none"
+    odd = "odd"
+    even = "even"
+
+
 _FALLBACKS = {
     "float": ("float", "real", "number", "any"), "double": ("double", "real", "number", "any"), "int": ("int", "number", "any"),
     "bool": ("bool", "any"), "complex": ("complex", "any"), "reduced": ("reduced", "any"),
@@ -78,6 +87,7 @@ class OpDef:
     gradient: (o, g, result, *operands) -> what flows to each operand (None: nothing), in ops of `o` (`weft.ops.calls.Calls`), where g flows to the result;
         None for an op that cannot be differentiated here, `flat` for one whose result does not change in the small.
     is_internal: only weft itself makes such nodes; `fd.ops` has no function of this name for it.
+    parity: of an op of one float: odd if f(-x) is -f(x), even if it is f(x). commutes: the order of two operands does not matter.
     """
 
     name: str
@@ -98,6 +108,8 @@ class OpDef:
     source: str = ""
     gradient: Callable[..., Any] | None = None
     is_internal: bool = False
+    parity: Parity = Parity.none
+    commutes: bool = False
 
     def cuda(self, args: Sequence[str], compute: DataType, out: DataType | None = None, *, is_narrow: bool = False) -> str:
         """Return one C++ expression over the texts `args`, which already have the type that the op computes in.

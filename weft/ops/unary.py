@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .promotion import Result, Rule
-from .registry import OpDef, define, flat, torch
+from .registry import OpDef, Parity, define, flat, torch
 
 _MATH = ("math",)
+_ODD, _EVEN = Parity.odd, Parity.even
 
 
 def _unary(name: str, rule: Rule, text: Mapping[str, str], reference: Callable[..., Any], python: Callable[..., Any] | None = None, **rest: Any) -> OpDef:
@@ -67,29 +68,42 @@ _function(
     gradient=lambda o, g, y, x: g * y * y * y * -0.5,
 )  # fmt: skip
 _function(
-    "reciprocal", lambda x: torch.reciprocal(x), lambda x: 1 / x, narrow_flops=3, flops=5, is_mufu=True, ulp=1,
+    "reciprocal", lambda x: torch.reciprocal(x), lambda x: 1 / x, narrow_flops=3, parity=_ODD, flops=5, is_mufu=True, ulp=1,
     source="approximation, one Newton step; weft/device/math.cuh", gradient=lambda o, g, y, x: -g * y * y,
 )  # fmt: skip
 # ---- trigonometric and hyperbolic functions
 _function(
-    "sin", lambda x: torch.sin(x), math.sin, narrow_flops=13, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA,
+    "sin", lambda x: torch.sin(x), math.sin, narrow_flops=13, parity=_ODD, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA,
     gradient=lambda o, g, y, x: g * o.cos(x),
 )  # fmt: skip
 _function(
-    "cos", lambda x: torch.cos(x), math.cos, narrow_flops=14, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA,
+    "cos", lambda x: torch.cos(x), math.cos, narrow_flops=14, parity=_EVEN, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA,
     gradient=lambda o, g, y, x: -g * o.sin(x),
 )  # fmt: skip
-_function("tan", lambda x: torch.tan(x), math.tan, flops=28, is_exp=True, is_steep=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g * (1.0 + y * y))
-_function("asin", lambda x: torch.asin(x), math.asin, flops=20, is_exp=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g * o.rsqrt(1.0 - x * x))
+_function(
+    "tan", lambda x: torch.tan(x), math.tan, parity=_ODD, flops=28, is_exp=True, is_steep=True, ulp=4, source=_CUDA,
+    gradient=lambda o, g, y, x: g * (1.0 + y * y),
+)  # fmt: skip
+_function(
+    "asin", lambda x: torch.asin(x), math.asin, parity=_ODD, flops=20, is_exp=True, ulp=4, source=_CUDA,
+    gradient=lambda o, g, y, x: g * o.rsqrt(1.0 - x * x),
+)  # fmt: skip
 _function("acos", lambda x: torch.acos(x), math.acos, flops=20, is_exp=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: -g * o.rsqrt(1.0 - x * x))
-_function("atan", lambda x: torch.atan(x), math.atan, flops=20, is_exp=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g / (1.0 + x * x))
-_function("sinh", lambda x: torch.sinh(x), math.sinh, flops=20, is_exp=True, is_mufu=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g * o.cosh(x))
-_function("cosh", lambda x: torch.cosh(x), math.cosh, flops=14, is_exp=True, is_mufu=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g * o.sinh(x))
+_function("atan", lambda x: torch.atan(x), math.atan, parity=_ODD, flops=20, is_exp=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g / (1.0 + x * x))
+_function(
+    "sinh", lambda x: torch.sinh(x), math.sinh, parity=_ODD, flops=20, is_exp=True, is_mufu=True, ulp=4, source=_CUDA,
+    gradient=lambda o, g, y, x: g * o.cosh(x),
+)  # fmt: skip
+_function(
+    "cosh", lambda x: torch.cosh(x), math.cosh, parity=_EVEN, flops=14, is_exp=True, is_mufu=True, ulp=4, source=_CUDA,
+    gradient=lambda o, g, y, x: g * o.sinh(x),
+)  # fmt: skip
 _function(
     "tanh",
     lambda x: torch.tanh(x),
     math.tanh,
     narrow_flops=15,  # two of them special; with these, kernels get two vectors per thread (docs/constants.md)
+    parity=_ODD,
     flops=15,
     is_exp=True,
     is_mufu=True,
@@ -97,12 +111,15 @@ _function(
     source="polynomial below 0.55, else 1 - 2 / (exp(2x) + 1); weft/device/math.cuh",
     gradient=lambda o, g, y, x: g * (1.0 - y * y),
 )
-_function("asinh", lambda x: torch.asinh(x), math.asinh, flops=28, is_exp=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g * o.rsqrt(x * x + 1.0))
+_function(
+    "asinh", lambda x: torch.asinh(x), math.asinh, parity=_ODD, flops=28, is_exp=True, ulp=4, source=_CUDA,
+    gradient=lambda o, g, y, x: g * o.rsqrt(x * x + 1.0),
+)  # fmt: skip
 _function("acosh", lambda x: torch.acosh(x), math.acosh, flops=28, is_exp=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g * o.rsqrt(x * x - 1.0))
-_function("atanh", lambda x: torch.atanh(x), math.atanh, flops=24, is_exp=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g / (1.0 - x * x))
+_function("atanh", lambda x: torch.atanh(x), math.atanh, parity=_ODD, flops=24, is_exp=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g / (1.0 - x * x))
 # ---- special functions
 _function(
-    "erf", lambda x: torch.erf(x), math.erf, complex=False, narrow_flops=15, flops=22, is_exp=True, is_mufu=True, ulp=2, source=_CUDA,
+    "erf", lambda x: torch.erf(x), math.erf, complex=False, narrow_flops=15, parity=_ODD, flops=22, is_exp=True, is_mufu=True, ulp=2, source=_CUDA,
     gradient=lambda o, g, y, x: g * o.exp(-x * x) * (2 / math.sqrt(math.pi)),
 )  # fmt: skip
 _function(
@@ -110,7 +127,7 @@ _function(
     gradient=lambda o, g, y, x: g * o.exp(-x * x) * (-2 / math.sqrt(math.pi)),
 )  # fmt: skip
 _function(
-    "erfinv", lambda x: torch.erfinv(x), complex=False, flops=30, is_exp=True, ulp=4, source=_CUDA,
+    "erfinv", lambda x: torch.erfinv(x), complex=False, parity=_ODD, flops=30, is_exp=True, ulp=4, source=_CUDA,
     gradient=lambda o, g, y, x: g * o.exp(y * y) * (math.sqrt(math.pi) / 2),
 )  # fmt: skip
 _function(
@@ -128,17 +145,18 @@ def _erfcinv(x: Any) -> Any:
 
 
 # ---- rounding (half to even, as torch); integers are unchanged
-def _rounding(name: str, reference: Callable[..., Any], python: Callable[..., Any]) -> OpDef:
+def _rounding(name: str, reference: Callable[..., Any], python: Callable[..., Any], parity: Parity = Parity.none) -> OpDef:
     def keep_integers(x: Any) -> Any:
         return reference(x) if x.is_floating_point() else x
 
-    return _unary(name, Rule.number, {"real": f"weft::{name}({{0}})", "int": "({0})", "bool": "({0})"}, keep_integers, python, is_steep=True, gradient=flat)
+    text = {"real": f"weft::{name}({{0}})", "int": "({0})", "bool": "({0})"}
+    return _unary(name, Rule.number, text, keep_integers, python, is_steep=True, gradient=flat, parity=parity)
 
 
 _rounding("ceil", lambda x: torch.ceil(x), math.ceil)
 _rounding("floor", lambda x: torch.floor(x), math.floor)
-_rounding("round", lambda x: torch.round(x), round)
-_rounding("trunc", lambda x: torch.trunc(x), math.trunc)
+_rounding("round", lambda x: torch.round(x), round, _ODD)
+_rounding("trunc", lambda x: torch.trunc(x), math.trunc, _ODD)
 _unary(
     "frac",
     Rule.number,
@@ -146,6 +164,7 @@ _unary(
     lambda x: torch.frac(x) if x.is_floating_point() else x * 0,
     lambda x: x - math.trunc(x),
     flops=2,
+    parity=_ODD,
     is_steep=True,
     gradient=lambda o, g, y, x: g,
 )
@@ -153,7 +172,7 @@ _unary(
 # ---- sign
 _unary(
     "neg", Rule.number, {"real": "(-({0}))", "int": "weft::int_neg<{T}>({0})", "bool": "({0})", "complex": "(-({0}))"},
-    lambda x: x if x.dtype == torch.bool else -x, lambda x: -x, gradient=lambda o, g, y, x: -g,
+    lambda x: x if x.dtype == torch.bool else -x, lambda x: -x, gradient=lambda o, g, y, x: -g, parity=_ODD,
 )  # fmt: skip
 _unary(
     "abs",
@@ -163,6 +182,7 @@ _unary(
     abs,
     result=Result.real,
     gradient=lambda o, g, y, x: g * o.sign(x),
+    parity=_EVEN,
 )
 _unary(
     "sign",
@@ -171,6 +191,7 @@ _unary(
     lambda x: torch.sign(x),
     lambda x: (x > 0) - (x < 0),
     flops=3,
+    parity=_ODD,
     is_steep=True,
     source="torch.sign: 0 for NaN",
     gradient=flat,
@@ -195,17 +216,19 @@ _unary(
 
 
 # ---- predicates
-def _predicate(name: str, reference: Callable[..., Any], python: Callable[..., Any], of_integer: bool, *, complex: bool = True) -> OpDef:
+def _predicate(
+    name: str, reference: Callable[..., Any], python: Callable[..., Any], of_integer: bool, *, complex: bool = True, parity: Parity = Parity.none
+) -> OpDef:
     constant = f"weft::constant_of<{str(of_integer).lower()}>({{0}})"
     text = {"real": f"weft::{name}({{0}})", "int": constant, "bool": constant}
     if complex:
         text["complex"] = f"weft::{name}({{0}})"
-    return _unary(name, Rule.number, text, reference, python, result=Result.boolean, gradient=flat)
+    return _unary(name, Rule.number, text, reference, python, result=Result.boolean, gradient=flat, parity=parity)
 
 
-_predicate("isfinite", lambda x: torch.isfinite(x), math.isfinite, True)
-_predicate("isinf", lambda x: torch.isinf(x), math.isinf, False)
-_predicate("isnan", lambda x: torch.isnan(x), math.isnan, False)
+_predicate("isfinite", lambda x: torch.isfinite(x), math.isfinite, True, parity=_EVEN)
+_predicate("isinf", lambda x: torch.isinf(x), math.isinf, False, parity=_EVEN)
+_predicate("isnan", lambda x: torch.isnan(x), math.isnan, False, parity=_EVEN)
 _unary(
     "magnitude", Rule.full_float, {"float": "weft::larger(0.f, weft::magnitude({0}))"}, lambda x: x.abs().nan_to_num(nan=0.0, posinf=math.inf), abs,
     blocks=("blocks",), source="what counts for the largest of a block: NaN does not", is_internal=True,
