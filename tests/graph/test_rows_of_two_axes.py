@@ -267,3 +267,34 @@ def test_positions_along_one_axis_are_counted_once() -> None:
         place = fd.ops.iota(8, dtype=DataType.Int32)
         fd.add_output(fd.ops.where(fd.ops.le(place, 3), x, fd.ops.cast(place, DataType.Float)))
     assert sum(isinstance(e, IotaOp) for e in normalize(fd.fusion).tensor_exprs()) == 1
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_points_of_which_all_pairs_are_compared(size: int) -> None:
+    """Weighted distances of points with three coordinates, which are read once for the rows and once for the columns."""
+    with FusionDefinition() as fd:
+        ops, x = fd.ops, fd.define_tensor([-1, 3], contiguity=True)
+        n, w = x.size(0), fd.define_tensor([-1, -1], contiguity=True)
+        d = ops.sub(*(ops.broadcast_in_dim(x, [n, n, 3], [axis, 2]) for axis in (0, 1)))
+        fd.add_output(ops.mul(w, ops.sum(ops.abs(d), [2])))
+    readings = [e for e in normalize(fd.fusion).tensor_exprs() if isinstance(e, LookupOp)]
+    assert [e.source.name for e in readings] == [0, 0]
+    x, w = torch.randn(size, 3), torch.randn(size, size)
+    (out,) = run(fd, [x, w])
+    want = w.double() * (x.double()[:, None] - x.double()).abs().sum(2)
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_points_stay_where_reading_them_twice_is_not_enough() -> None:
+    """A matrix of as many rows as columns beside its transpose has two axes in one loop, whatever points do."""
+    with FusionDefinition() as fd:
+        ops, x, m = fd.ops, fd.define_tensor([31, 3], contiguity=True), fd.define_tensor([31, 31], contiguity=True)
+        d = ops.sub(*(ops.broadcast_in_dim(x, [31, 31, 3], [axis, 2]) for axis in (0, 1)))
+        both = ops.add(m, ops.permute(m, [1, 0]))
+        fd.add_output(ops.mul(ops.sum(ops.mul(d, d), [2]), both))
+    assert not any(isinstance(e, LookupOp) for e in normalize(fd.fusion).tensor_exprs())
+    x, m = torch.randn(31, 3), torch.randn(31, 31)
+    with poisoned_outputs():
+        (out,) = fd.execute([x, m])
+    want = (x.double()[:, None] - x.double()).square().sum(2) * (m.double() + m.double().T)
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)

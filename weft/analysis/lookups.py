@@ -23,6 +23,12 @@ def lookup_of(tensor: TensorView) -> LookupOp | None:
     return definition if isinstance(definition, LookupOp) else None
 
 
+def is_reading(tensor: TensorView) -> bool:
+    """Tell whether `tensor` is an input that is read once more, at its own positions, so that another axis has its loop (`weft.graph.rows_of_two_axes`)."""
+    lookup = lookup_of(tensor)
+    return lookup is not None and "reading" in lookup.attributes
+
+
 def is_part(offset: Sym, extent: Sym, whole: Sym) -> bool:
     """True if it is known that so many elements from an offset on are inside of an axis."""
     return proves_le(ZERO, offset) and proves_le(add(offset, extent), whole)

@@ -34,12 +34,18 @@ def separate_rows(fusion: Fusion) -> None:
     uses of an input read it as a lookup at its own positions, whose axes are no input's.
 
     Positions are first told apart by the axes that are added and dropped on the way to their readers, so that those of two tensors, if they are counted once,
-    still tie the loops of both. Where that is not enough, uses are in one place if they have the same loops once every use reads a copy.
+    still tie the loops of both. Where that is not enough, uses are in one place if they have the same loops once every use reads a copy. At last, inputs that
+    get more axes are read so, such as coordinates of points, of which all pairs are compared; only if that is enough, as there is a copy in memory otherwise.
     """
     if loop_axes(fusion).conflict is not None:
-        _Copies(fusion, of_inputs=False).make()
+        _Copies(fusion, set()).make()
     if loop_axes(fusion).conflict is not None:
-        _Copies(fusion, of_inputs=True).make()
+        _Copies(fusion, _input_rows(fusion.inputs())).make()
+    if loop_axes(fusion).conflict is not None and (points := _points(fusion)):
+        tried, _ = fusion.clone()
+        _Copies(tried, _points(tried)).make()
+        if loop_axes(tried).conflict is None:
+            _Copies(fusion, points).make()
 
 
 def axes_of_its_own(tensor: TensorView) -> int:
@@ -50,6 +56,19 @@ def axes_of_its_own(tensor: TensorView) -> int:
 def _input_rows(inputs: Iterable[Val]) -> set[TensorView]:
     """Return the inputs with one axis."""
     return {t for t in inputs if isinstance(t, TensorView) and axes_of_its_own(t) == 1 and not any(a.expanded_extent for a in logical_axes(t))}
+
+
+def _points(fusion: Fusion) -> set[TensorView]:
+    """Return the inputs with several axes, without repeated ones, that get one more before they meet a tensor of more axes."""
+    found: set[TensorView] = set()
+    for t in fusion.inputs():
+        if isinstance(t, TensorView) and 1 < axes_of_its_own(t) == len(logical_axes(t)) and not any(a.expanded_extent for a in logical_axes(t)):
+            pending = [t]
+            while pending and t not in found:
+                uses = [e for e in pending.pop().uses() if isinstance(e, STEPS) or is_plain_copy(e)]
+                found.update([t] if any(isinstance(e, BroadcastOp) for e in uses) else [])
+                pending += [out for e in uses if len(e.tensor_inputs) == 1 for out in e.tensor_outputs]
+    return found
 
 
 def _with_what_follows(fusion: Fusion, rows: set[TensorView]) -> set[TensorView]:
@@ -66,12 +85,12 @@ def _with_what_follows(fusion: Fusion, rows: set[TensorView]) -> set[TensorView]
 
 
 class _Copies:
-    """Copies of what follows from positions, and from inputs with one axis if `of_inputs`; these have a place for each of their loops, the others for each way
-    to their readers, which is known before they are copied. made: operands first. readers: (reader, what it read, what it reads instead)."""
+    """Copies of what follows from positions, and from some inputs; if there are any, copies have a place for each of their loops, else for each way to their
+    readers, which is known before they are copied. made: operands first. readers: (reader, what it read, what it reads instead)."""
 
-    def __init__(self, fusion: Fusion, *, of_inputs: bool) -> None:
-        self.fusion, self.of_inputs = fusion, of_inputs
-        self.rows = _with_what_follows(fusion, _input_rows(fusion.inputs()) if of_inputs else set())
+    def __init__(self, fusion: Fusion, inputs: set[TensorView]) -> None:
+        self.fusion, self.of_inputs = fusion, bool(inputs)
+        self.rows = _with_what_follows(fusion, inputs)
         self.made: list[_Copy] = []
         self.readers: list[tuple[Expr, TensorView, TensorView]] = []
 

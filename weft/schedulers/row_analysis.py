@@ -12,7 +12,7 @@ from typing import Any
 
 from ..analysis.blocks import block_needs, moved_bits
 from ..analysis.connected import is_connected
-from ..analysis.lookups import bad_source, loads, lookup_of
+from ..analysis.lookups import bad_source, is_reading, loads, lookup_of
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes
 from ..analysis.op_cost import OpCost, cost_of
 from ..analysis.persistent import PersistentBuffers, persistent_buffers
@@ -57,14 +57,15 @@ class RowAnalysis(Analysis):
         vectorizable = self.limits.vectorizable
         along = [t for t in inputs if axes.stored(t) & reduced and not stands_still(t, axes, shape)]
         again = [t for t in along if buffers.passes == 1 or buffers.first_pass.get(t, 0) > 0]  # none of these are kept between passes
-        self.group_inputs = [t for t in again if axes.stored(t) - reduced and not loops - reduced <= axes.stored(t) and lookup_of(t) is None]
+        of_groups = [t for t in again if axes.stored(t) - reduced and not loops - reduced <= axes.stored(t)]
+        self.group_inputs = [t for t in of_groups if lookup_of(t) is None or buffers.passes == 1 and is_reading(t)]
         """Weights that differ between groups of rows, such as a scale per sample: the rows of a group read them from L2, like other weights. In sums of columns
         also values of rows."""
         self.row_inputs = [t for t in along if (axes.stored(t) - reduced or not has_rows) and t not in self.group_inputs]
         self.broadcast_inputs = [t for t in along if not any(t is r for r in self.row_inputs)]
         self.max_dtype_bits, self.min_dtype_bits = dtype_bits(vectorizable, [*inputs, *outputs])
         self.vectorizable_inputs = sum(any(t is v for v in vectorizable) for t in self.row_inputs)
-        self.cost: OpCost = cost_of(_row_exprs(fusion, axes, reduced), wide_tensors(fusion))
+        self.cost: OpCost = cost_of(row_exprs(fusion, axes, reduced), wide_tensors(fusion))
         results = [o for e in shape.reductions for o in e.outputs]
         self.reductions, self.accumulator_bits = len(results), sum(o.dtype().bits for o in results)  # type: ignore[attr-defined]
         self.outputs, self.blocks = outputs, block_needs(fusion, axes, shape.order[-1], shape.runs[-1].classes)
@@ -219,6 +220,6 @@ def stands_still(tensor: TensorView, axes: LoopAxes, shape: ReductionShape) -> b
     return shape.is_inner and bool(axes.stored(tensor) & shape.reduced) and shape.order[-1] not in axes.concrete(tensor)
 
 
-def _row_exprs(fusion: Fusion, axes: LoopAxes, loops: frozenset[int]) -> list[Expr]:
+def row_exprs(fusion: Fusion, axes: LoopAxes, loops: frozenset[int]) -> list[Expr]:
     """Expressions that run once per element of `loops`, rather than once per row."""
     return [e for e in fusion.tensor_exprs() if any(axes.concrete(o) & loops for o in e.outputs)]  # type: ignore[arg-type]

@@ -41,6 +41,8 @@ SMALL = 100
 """With up to this many expressions the schedulers are first asked about one kernel for all; with more, only about the groups of the search."""
 MOST_TRIED = 600
 """Expressions of a rewritten definition up to which it is cut, too, and both are compared: the time of a search grows with their square."""
+FAR_LONGER = 4
+"""How many times as long as its bytes the instructions of one kernel take, from which on it has no rows of a few terms, of which a thread would have one."""
 
 
 def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: str = "best") -> Plan:
@@ -51,10 +53,14 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
     asks = Answers(takes, env).of
     found = _in_two_steps(fusion, asks, env, order)
     for rewritten, cost in ((through_parts, _bytes_moved), (term_by_term, _longer), (reshapes_looked_up, _longer)):
-        other = rewritten(fusion) if order == "best" and len(found.kernels) > 1 else None
+        is_far = rewritten is term_by_term and _is_far_longer(found, env)
+        other = rewritten(fusion) if order == "best" and (len(found.kernels) > 1 or is_far) else None
         if other is not None and (rewritten is through_parts or len(other.tensor_exprs()) <= MOST_TRIED):
             plan = _make_plan(other, asks, env, order)
-            found = replace(min(found, plan, key=lambda plan: cost(plan, env)), declined=(*found.declined, *plan.declined))
+            best = min(found, plan, key=lambda plan: cost(plan, env))
+            if is_far and any(isinstance(e, ReductionOp) for e in other.tensor_exprs()):  # one kernel folds rows of few terms beside others
+                best = min(found, plan, key=lambda plan: (len(plan.kernels), plan is found))
+            found = replace(best, declined=(*found.declined, *plan.declined))
     return found
 
 
@@ -95,11 +101,20 @@ def _longer(plan: Plan, env: Mapping[Sym, Number]) -> float:
     """The same, where instructions of a kernel take longer than its bytes with the bytes that would move meanwhile."""
     total = 0.0
     for step in plan.kernels:
-        own = {**env, **{mine: evaluate_int(theirs, env) for mine, theirs in step.variables.items()}}
         tensors = [t for t in (*step.inputs, *step.outputs) if isinstance(t, TensorView)]
         moved = sum(bytes_in_memory(t, env) for t in tensors)
-        total += LAUNCH_BYTES + max(moved, sum(slots_of(e, own) for e in step.fusion.tensor_exprs()) / INSTRUCTIONS_PER_BYTE)
+        total += LAUNCH_BYTES + max(moved, _slots_of_kernel(step, env) / INSTRUCTIONS_PER_BYTE)
     return total
+
+
+def _is_far_longer(plan: Plan, env: Mapping[Sym, Number]) -> bool:
+    """Tell whether a plan is one kernel whose instructions take much longer than its bytes."""
+    return len(plan.kernels) == 1 and _slots_of_kernel(plan.kernels[0], env) > FAR_LONGER * INSTRUCTIONS_PER_BYTE * _bytes_moved(plan, env)
+
+
+def _slots_of_kernel(step: KernelStep, env: Mapping[Sym, Number]) -> float:
+    own = {**env, **{mine: evaluate_int(theirs, env) for mine, theirs in step.variables.items()}}
+    return sum(slots_of(e, own) for e in step.fusion.tensor_exprs())
 
 
 def _is_beside_rows(plan: Plan, name: int, parts: Collection[int]) -> bool:
