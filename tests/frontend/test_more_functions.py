@@ -145,3 +145,29 @@ def test_an_identity_is_part_of_a_region(rows: int, columns: int) -> None:
     torch.testing.assert_close(out, (x + torch.eye(rows, columns)) * 2, rtol=0, atol=0)
     out = compiled(lambda x: torch.where(torch.eye(rows, columns, dtype=torch.bool), -1.0, x.double()), x)
     assert torch.equal(out, x.double().masked_fill(torch.eye(rows, columns, dtype=torch.bool), -1.0))
+
+
+@pytest.mark.parametrize("size", [1, 43])
+def test_energies_of_all_pairs(size: int) -> None:
+    """The identity is not saved for the backward, which is one kernel: forces are opposite, so one sum has them all."""
+
+    def energy(x: torch.Tensor, box: torch.Tensor) -> torch.Tensor:
+        d = x[:, None] - x
+        d = d - box * torch.round(d / box)
+        inverse = 1 / (d.square().sum(-1) + torch.eye(len(x), dtype=x.dtype)) ** 3
+        return torch.where(torch.eye(len(x), dtype=torch.bool), 0.0, inverse * inverse - inverse).sum()
+
+    made = torch.Generator().manual_seed(size)
+    x, box, saved = torch.rand(size, 3, generator=made) * 9, torch.tensor([7.0, 8.0, 9.5]), []
+    ours, theirs = x.clone().requires_grad_(), x.double().requires_grad_()
+    torch._dynamo.reset()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (saved.append(t.numel()), t)[1], lambda t: t), poisoned_outputs():
+        out = torch.compile(energy, backend=backend, options={"emulate": True, "strict": True, "debug": True})(ours, box)
+        (gradient,) = torch.autograd.grad(out, ours)
+    assert max(saved) == 3 * size
+    assert [len(call.kernels()) for graph in GRAPHS if graph.kind == "backward" for _, call in graph.regions] == [1]
+    want = energy(theirs, box.double())
+    (wanted,) = torch.autograd.grad(want, theirs)
+    torch.testing.assert_close(out.double(), want, rtol=1e-3, atol=1e-6)
+    scale = float(wanted.abs().max()) if size > 1 else 1.0
+    torch.testing.assert_close(gradient.double() / scale, wanted / scale, rtol=1e-3, atol=1e-5)

@@ -130,7 +130,9 @@ class ReductionFacts(RowFacts):
 
     results_meet: an expression uses two results. exchange_factor: cost of combining partial results of threads, relative to a sum. can_begin_anywhere: vectors
     of columns need not be aligned, see `VectorLimits`. column_inputs: inputs with one value per column, which a thread keeps while it loops down the column.
-    still_loads: loads for each vector of inputs that neighbouring elements share, such as a value per channel.
+    still_loads: loads for each vector of inputs that neighbouring elements share, such as a value per channel. columns_of_one: neighbouring columns that are
+    all elements of the innermost loop, such as coordinates, if no input has an element for each term; common_instructions: those of `instructions` whose
+    results do not vary along that loop.
     """
 
     results_meet: bool = False
@@ -138,6 +140,8 @@ class ReductionFacts(RowFacts):
     exchange_factor: int = 1
     column_inputs: int = 0
     still_loads: int = 0
+    columns_of_one: int = 1
+    common_instructions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,7 +98,7 @@ class Reduction(Scheduler):
         if params.kind == "outer":
             serial, loads_at = schedule_outer(
                 reference, analysis, params, grid_split=params.grid_split, unswitch=params.unswitch, is_cluster=params.is_cluster,
-                overlaps=params.overlaps,
+                overlaps=params.overlaps, are_all=params.are_all,
             )  # fmt: skip
         else:
             serial, loads_at, phase = schedule_inner(reference, analysis, params)
@@ -108,8 +108,8 @@ class Reduction(Scheduler):
         template.rfactor_others(reference, partial)
         if params.kind == "outer" and params.vector_elems > 1:
             template.group_reductions(-1)
-        names = names_in_vectors(analysis.limits, analysis.shape.inner_position, params)
-        stored = results_along_columns(analysis) if params.kind == "outer" and not params.overlaps else []
+        names = [] if params.are_all else names_in_vectors(analysis.limits, analysis.shape.inner_position, params)
+        stored = results_along_columns(analysis) if params.kind == "outer" and not params.overlaps and not params.are_all else []
         if params.overlaps:
             names = [t.name for t in analysis.limits.anywhere(analysis.shape.inner_position) if t.is_fusion_input]
         template.vectorize([name for name in names if name not in params.single_reads], params.vector_elems, stored=stored)
@@ -117,7 +117,7 @@ class Reduction(Scheduler):
             template.fold_vectors(params.vector_elems)
         first = next((n for n, a in enumerate(reference.get_loop_domain()) if a.is_reduction()), 0)
         apart = read_on_both_sides(template) if params.kind == "outer" else []
-        template.inline_fixed(dict.fromkeys(template.loads, loads_at), first, apart)
+        template.inline_fixed(dict.fromkeys(template.loads, loads_at), first, apart, is_across=params.are_all)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
         peel = None if phase is None else Peel(phase=phase)
@@ -232,10 +232,11 @@ def _share(
 
 
 def columns_and_rest(
-    reference: TensorView, analysis: RowAnalysis, vector_elems: int, overlaps: bool = False
+    reference: TensorView, analysis: RowAnalysis, vector_elems: int, overlaps: bool = False, are_all: bool = False
 ) -> tuple[IterDomain, IterDomain, IterDomain]:  # fmt: skip
-    """Transform a reduction across memory to [columns, reduced, vector], each one axis; return them. overlaps: of the vectors, see `Split`."""
-    others, line, vector = split_last_run(reference, analysis.shape, analysis.axes, vector_elems, overlaps=overlaps)
+    """Transform a reduction across memory to [columns, reduced, vector], each one axis; return them. overlaps: of the vectors, see `Split`. are_all: a vector
+    is the innermost loop."""
+    others, line, vector = split_last_run(reference, analysis.shape, analysis.axes, vector_elems, inner_axes=int(are_all), overlaps=overlaps)
     kept, reduced = kept_and_reduced([*others, line])
     arrange_axes(reference, [*kept, *reduced, vector])
     columns = merge_axes_at(reference, 0, len(kept))
@@ -245,12 +246,12 @@ def columns_and_rest(
 
 def schedule_outer(
     reference: TensorView, analysis: RowAnalysis, params: Any, *, grid_split: int = 1, unswitch: bool = False, is_cluster: bool = False,
-    overlaps: bool = False,
+    overlaps: bool = False, are_all: bool = False,
 ) -> tuple[list[IterDomain], int]:  # fmt: skip
     """Transform and bind a reduction across memory; return its serial axes and the number of axes outside of the unrolled loads. params: vector_elems, bdimx,
     bdimy and unroll as in ReductionParams, as are the keywords.
     """
-    columns, rest, vector = columns_and_rest(reference, analysis, params.vector_elems, overlaps)
+    columns, rest, vector = columns_and_rest(reference, analysis, params.vector_elems, overlaps, are_all)
     blocks, threads_x = split_axis(reference, columns, params.bdimx)
     rest, threads_y = split_axis(reference, rest, params.bdimy)
     rest, *unrolled = unswitched(reference, *split_axis(reference, rest, params.unroll), unswitch)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from ..analysis.lookups import loads, lookup_of
 from ..analysis.loop_axes import LoopAxes, Obstacle
+from ..analysis.op_cost import cost_of
 from ..analysis.persistent import PersistentBuffers
+from ..analysis.precision import wide_tensors
 from ..analysis.reduction_shape import ReductionShape, without_rows
 from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..ir.fusion import Fusion
@@ -15,7 +17,7 @@ from ..ir.values import ReductionOp, TensorView
 from ..ops.monoids import MONOIDS
 from .base import Alignments, Sizes
 from .facts import ReductionFacts
-from .row_analysis import LEAST_RUN_BITS, RowAnalysis, analyze_rows, stands_still
+from .row_analysis import LEAST_RUN_BITS, RowAnalysis, analyze_rows, row_exprs, stands_still
 
 
 class ReductionAnalysis(RowAnalysis):
@@ -33,12 +35,17 @@ class ReductionAnalysis(RowAnalysis):
         self.has_simple_columns = self.has_whole_columns and len(loops) > 1 and None not in loops and not any(lookup_of(t) for t in fusion.tensors())
         """The same, and no axis has one element: blocks can divide rows and columns twice (`phased_columns.py`)."""
         self.still_axes = self.count_still_axes()
+        varying = row_exprs(fusion, axes, shape.reduced)
+        is_common = [not shape.is_inner and all(shape.order[-1] not in axes.concrete(o) for o in e.tensor_outputs) for e in varying]
+        self.common = cost_of([e for e, common in zip(varying, is_common) if common], wide_tensors(fusion))
+        self.reads_terms = any(frozenset(shape.order) <= axes.stored(t) for t in loads(fusion))
         self.exchange_factor = max((MONOIDS[e.attributes["kind"]].exchange_factor for e in shape.reductions if isinstance(e, ReductionOp)), default=1)
 
     def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> ReductionFacts:
         """Return the facts at these sizes; vectors end where an input changes that neighbouring elements share, unless they would be too narrow."""
+        extents = self.axes.extents_elems(env)
         can_begin_anywhere = self.has_whole_columns and self.limits.can_begin_anywhere(self.shape.inner_position, alignment_bits)
-        shared = self.shared_facts(env, alignment_bits, self.axes.extents_elems(env), max_access_bits)
+        shared = self.shared_facts(env, alignment_bits, extents, max_access_bits)
         still = sum(stands_still(t, self.axes, self.shape) for t in loads(self.axes.fusion))
         if self.still_axes:  # vectors that do not cross the end of a run have one value of each
             limit = self.limits.limit_elems(len(self.shape.order) - self.still_axes, env, alignment_bits, shared["vector_bits"])
@@ -48,6 +55,7 @@ class ReductionAnalysis(RowAnalysis):
         return ReductionFacts(
             **shared, results_meet=self.results_meet, can_begin_anywhere=can_begin_anywhere, exchange_factor=self.exchange_factor,
             column_inputs=self.column_inputs, still_loads=still,
+            columns_of_one=1 if self.shape.is_inner or self.reads_terms else extents[self.shape.order[-1]], common_instructions=self.common.instructions,
         )  # fmt: skip
 
 

@@ -53,8 +53,9 @@ CHEAP_INSTRUCTIONS = 3
 """Instructions per element and input, up to which a reduction counts as cheap."""
 SHIFTED_ELEMS = 4
 """Columns per thread if vectors begin at any element: three words of 32 bits for four elements of 16."""
-MOST_NARROW_COLUMNS = 8
-"""The most columns of 4 bits per thread: each has a separate sum, which the block and the grid reduce."""
+MOST_COLUMNS = 8
+"""The most columns per thread if they have 4 bits, or if they are all columns of the innermost loop because what it computes for one is nearly what it computes
+for the others. Each has a separate sum, which the block and the grid reduce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ class ReductionParams:
     unswitch: the serial loop has one test for the bounds of all unrolled loads.
     overlaps: vectors begin at any element, and the last one of the columns repeats some of the one before ("outer" only).
     single_reads: names of inputs that are read element by element. access_bits: of the widest access to global memory. kept: names of inputs that are to stay
-    in L2, where a later kernel finds them. results: neighbouring results of a thread ("short" only).
+    in L2, where a later kernel finds them. results: neighbouring results of a thread ("short" only). are_all: the columns of a thread are the whole innermost
+    loop, read element by element ("outer" only).
     """
 
     kind: str
@@ -90,6 +92,7 @@ class ReductionParams:
     is_tailed: bool = False
     kept: tuple[int, ...] = ()
     results: int = 1
+    are_all: bool = False
 
     @property
     def threads_per_block(self) -> int:
@@ -108,6 +111,13 @@ class ReductionParams:
 TIME = f"predicted time (to 0% or {NEAR_CHEAP:.0%})"
 CRITERIA = (TIME, "no loop over the row", "no grid reduction", "fewer blocks per row", "two loads at once")
 COLUMN_CRITERIA = (f"predicted time (to {NEAR:.0%})", "no grid reduction", "fewer blocks per column", "more neighbouring columns", "two loads at once")
+
+
+def _gains_by_all(facts: ReductionFacts, vector: int) -> bool:
+    """Tell whether most of what a thread computes for a column is the same for all columns of the innermost loop, which it can have although they are no
+    vector in memory."""
+    is_wider = vector < facts.columns_of_one <= MOST_COLUMNS and facts.min_vector_elems == 1
+    return is_wider and 2 * facts.common_instructions > facts.instructions
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,17 +174,22 @@ class Candidates:
         self.unrolls_of = remembered(self._unrolls)
         self.is_phased, self.vector = vectors_along_rows(facts)
         if not facts.is_inner and facts.max_dtype_bits < 8:
-            self.vector = min(self.vector, MOST_NARROW_COLUMNS)
-        self.overlaps = facts.can_begin_anywhere and self.vector == 1 and facts.inner_run_elems >= SHIFTED_ELEMS and facts.min_vector_elems == 1
+            self.vector = min(self.vector, MOST_COLUMNS)
+        self.are_all = _gains_by_all(facts, self.vector)
+        can_overlap = facts.can_begin_anywhere and self.vector == 1 and facts.inner_run_elems >= SHIFTED_ELEMS and facts.min_vector_elems == 1
+        self.overlaps = can_overlap and not self.are_all
         if self.overlaps:
             self.vector = SHIFTED_ELEMS
+        if self.are_all:
+            self.vector = facts.columns_of_one
         self.loaded_registers = ceil_div(self.vector * facts.max_dtype_bits, 32) * max(1, facts.vectorizable_inputs)
         self.shapes: list[_Shape] = list(dict.fromkeys(self._inner() if facts.is_inner else self._outer()))
 
     def table(self) -> Reductions:
         """Return the candidates as arrays."""
         columns = dict(zip(_COLUMNS, np.fromiter(chain.from_iterable(self.shapes), float).reshape(-1, len(_COLUMNS)).T))
-        same = {"is_outer": not self.facts.is_inner, "is_phased": self.is_phased, "overlaps": self.overlaps, "vector_elems": float(self.vector)}
+        same: dict[str, Any] = {"is_outer": not self.facts.is_inner, "is_phased": self.is_phased, "overlaps": self.overlaps, "are_all": self.are_all}
+        same["vector_elems"] = float(self.vector)
         return Reductions(**(same | columns | {"is_cluster": columns["is_cluster"] > 0}))
 
     def ranked(self, count: int) -> list[Candidate]:
@@ -218,6 +233,7 @@ class Candidates:
             grid_split=split, is_warp_only=is_warp_only, max_registers=registers, is_phased=self.is_phased,
             is_tailed=self.is_phased and self.facts.is_tailed,
             unswitch=vectors > unroll > 1 and not is_3d, is_cluster=is_cluster, overlaps=self.overlaps,
+            are_all=self.are_all,
         )  # fmt: skip
 
     def vectors(self, bdimx: int, bdimy: int, bdimz: int, split: int, *, is_3d: bool = False) -> int:

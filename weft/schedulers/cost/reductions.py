@@ -46,6 +46,7 @@ class Reductions:
     is_cluster: Any
     is_phased: bool
     overlaps: bool
+    are_all: bool
     max_registers: Any
 
 
@@ -98,7 +99,8 @@ def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted =
     # folding
     is_folded, warps = folded > 1, np.ceil(threads / WARP_THREADS)
     in_block = (folded > WARP_THREADS) | (p.is_outer & (warps > 1))
-    instructions = OP_INSTRUCTIONS * f.instructions * vectors * v + ACCESS_INSTRUCTIONS * (accesses + vectors * f.still_loads)
+    of_vector = f.instructions * v - p.are_all * f.common_instructions * (v - 1)
+    instructions = OP_INSTRUCTIONS * of_vector * vectors + ACCESS_INSTRUCTIONS * (accesses + vectors * f.still_loads)
     instructions = instructions + STEP_INSTRUCTIONS + RESULT_INSTRUCTIONS * f.exchange_factor * results * is_folded + c.spill * lacking * rounds
     wait = f.exchange_factor * is_folded * (fold_clocks(folded, t) + 2 * in_block * barrier_clocks(warps, t))
     wait = wait + c.cluster * p.is_cluster * (t.cluster_barrier_clocks + t.cluster_block_clocks * p.grid_split)
