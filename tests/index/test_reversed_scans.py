@@ -129,6 +129,26 @@ def test_other_folds_from_the_end(name: str, shape: tuple[int, ...], dim: int) -
     check(lambda fd, t: flip(fd, getattr(fd.ops, name)(flip(fd, t, dim), dim), dim), x, found, 1e-4)
 
 
+@pytest.mark.parametrize("times", [2, 3, 4])
+@pytest.mark.parametrize("shape, dim", [((31, 1500), 1), ((1500, 5), 0), ((1, 1), 1)], ids=str)
+def test_reversals_around_reversals(shape: tuple[int, ...], dim: int, times: int) -> None:
+    """The gradient of a sum from the end has four: two of them are those of the sum. What reads the result is in the kernel, too."""
+    x = numbers(*shape)
+
+    def define(fd: FusionDefinition, t: Any) -> Any:
+        value = fd.ops.mul(t, 0.5)
+        for _ in range(times):
+            value = flip(fd, value, dim)
+        value = fd.ops.cumsum(value, dim)
+        for _ in range(times):
+            value = flip(fd, value, dim)
+        return fd.ops.mul(value, t)
+
+    wide = x.double()
+    want = (wide / 2).cumsum(dim) if times % 2 == 0 else back(wide / 2, dim, lambda t: t.cumsum(dim))
+    check(define, x, want * wide, 1e-4)
+
+
 def test_work_around_it_and_a_second_scan_in_the_same_direction() -> None:
     x = numbers(40, 900)
 

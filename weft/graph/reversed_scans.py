@@ -16,14 +16,15 @@ from ..ops.build import logical_axes
 def find_reversed_scans(fusion: Fusion) -> None:
     """Let a scan begin at the last element instead of reversing what it reads and what it gives, in place. Casts and other ops of one tensor may be between.
 
-    Before: y = flip(scan(flip(x))).   After: y = scan(x), with the attribute `reverse`.
+    Before: y = flip(scan(flip(x))).   After: y = scan(x), with the attribute `reverse`. A scan between four reversals, such as the gradient of a reversed one,
+    is one from the first element on again.
     Positions count from the reversed end, so a scan that gives them stays.
     """
     for expr in fusion.tensor_exprs():
-        if isinstance(expr, ScanOp) and not expr.attributes.get("positions"):
+        while isinstance(expr, ScanOp) and not expr.attributes.get("positions"):
             above, below = _flips_above(expr), _flip_below(expr)
             if above is None or below is None:
-                continue
+                break
             last, flip = below
             for reader, flipped in above:
                 fusion.replace_input(reader, flipped, flipped.definition().source)  # type: ignore[union-attr]
