@@ -1,4 +1,4 @@
-"""What lies before and after a running fold is computed in its kernel, where the scheduler takes it: casts, arithmetic, lookups."""
+"""What lies before and after a running fold is computed in its kernel, where a scheduler takes it: casts, arithmetic, lookups, reductions of its rows."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def between(fd: FusionDefinition, x: Any, n: int) -> Any:
 
 
 CASES: dict[str, tuple[Callable[[FusionDefinition, Any, int], Any], Callable[[torch.Tensor], torch.Tensor], set[str], int]] = {
-    "of shares": (of_shares, lambda x: x.softmax(1).cumsum(1), {"inner_persistent", "greedy"}, 2),
+    "of shares": (of_shares, lambda x: x.softmax(1).cumsum(1), {"inner_persistent"}, 1),
     "from the end": (from_the_end, lambda x: x.flip(1).cumsum(1).flip(1), {"greedy", "pointwise"}, 2),
-    "between": (between, lambda x: (s := 2 * (x.sin() * 0.25).cumsum(1).exp()) - s.mean(1, keepdim=True), {"greedy", "inner_persistent"}, 2),
+    "between": (between, lambda x: (s := 2 * (x.sin() * 0.25).cumsum(1).exp()) - s.mean(1, keepdim=True), {"inner_persistent"}, 1),
 }  # fmt: skip
 
 

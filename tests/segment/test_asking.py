@@ -60,6 +60,16 @@ def shifted(fd: FusionDefinition, more: int = 0) -> None:
     fd.add_output(ops.sum(narrow, [1]))
 
 
+def beside_its_transpose(fd: FusionDefinition) -> None:
+    """A matrix of distances, to which its transpose is added, and its sums for each point."""
+    ops = fd.ops
+    x, m = (fd.define_tensor(shape=shape, contiguity=True, dtype=DataType.Float) for shape in ([50, 3], [50, 50]))
+    d = ops.sub(ops.broadcast(x, [False, True, False]), ops.broadcast(x, [True, False, False]))
+    both = ops.mul(ops.add(m, ops.permute(m, [1, 0])), ops.exp(ops.sum(ops.mul(d, d), [2])))
+    fd.add_output(ops.sum(both, [0]))
+    fd.add_output(ops.sum(ops.mul(ops.broadcast(both, [False, False, True]), d), [1]))
+
+
 def decided(define: Any, **given: int) -> Fusion:
     with FusionDefinition() as fd:
         define(fd, **given)
@@ -79,7 +89,7 @@ def grown(exprs: list[Expr], rng: random.Random) -> list[Expr]:
 def test_loops_of_a_group_conflict_where_those_of_its_kernel_do() -> None:
     """For groups of expressions at random: what is found axis by axis is what the analysis of the kernel's fusion finds, in whatever order they are joined."""
     rng, found = random.Random(0), Counter[str]()
-    for define in (pairs_of_points, small_products, shifted):
+    for define in (pairs_of_points, beside_its_transpose, small_products, shifted):
         plain = decided(define)
         for fusion in (plain, term_by_term(plain) or plain):
             for _ in range(60):

@@ -5,6 +5,7 @@
     shared    rows: [BIDx]                     row: [serial, unroll, TIDx, vector]                  the row is in shared memory
     reread    rows: [BIDx]                     row: [serial, unroll, TIDx, vector]                  every pass reads the row again
 
+Running folds along the row are ops of a pass over rows in shared memory, or read again (`row_scans.py`).
 Owns the template; the parameters are chosen in `persistent_heuristic.py`, what is kept is found in `analysis/persistent.py`.
 Read first: `InnerPersistent.apply`.
 """
@@ -36,6 +37,7 @@ from .persistent_heuristic import choose_with_trace, every_candidate, is_held
 from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
 from .register_rows import CLUSTER_BLOCK_THREADS
 from .row_passes import NOT_JOINED, Passes, folded_passes, in_fewer_passes, keep_elsewhere, loops_stay_joined
+from .row_scans import group_scans, scanned_candidates, why_not_scanned, why_scanned_apart
 from .row_ways import choose_rows, way_candidates, way_of
 from .several_kernels import several_ns, why_not_turned, why_several
 from .streamed_rows import StreamedRows
@@ -52,6 +54,7 @@ class InnerPersistent(Scheduler):
     """Normalizations that keep rows on chip; see the module."""
 
     name = SchedulerType.inner_persistent
+    takes_scans = True
 
     def analyze(self, fusion: Fusion) -> PersistentAnalysis | Decline:
         found = analyze_persistent(fusion)
@@ -59,6 +62,10 @@ class InnerPersistent(Scheduler):
             return Decline(str(found))
         if not found.shape.is_inner:
             return Decline("the innermost axis is not reduced, and this template needs rows that are contiguous in memory")
+        if found.scans and (why := why_not_scanned(found)) is not None:
+            return why
+        if found.scans and reads_under_a_mask(found):
+            return Decline("a mask of positions removes elements of rows that are scanned")
         found.can_look_up_again = loops_stay_joined(fusion, found)
         found.folded_passes = folded_passes(fusion, found)
         if found.nested and (found.needs_vectors or not found.can_look_up_again or reads_under_a_mask(found)):
@@ -68,6 +75,8 @@ class InnerPersistent(Scheduler):
     def accept(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
         if analysis.nested:
             return why_not_worth(analysis, sizes, arch)
+        if analysis.scans:
+            return why_scanned_apart(analysis, analysis.facts(sizes, alignment_bits, arch.max_access_bits), arch)
         if not analysis.can_look_up_again and not _reads_once(self.choose(analysis, sizes, alignment_bits, arch)[0]):
             return Decline(NOT_JOINED)
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
@@ -83,6 +92,9 @@ class InnerPersistent(Scheduler):
         if analysis.nested:
             return choose_nested(analysis, sizes, alignment_bits, arch)
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
+        if analysis.scans:
+            chosen = scanned_candidates(analysis, facts, arch)[0]
+            return chosen.params, f"inner_persistent, with running folds: {chosen}"
         is_masked = reads_under_a_mask(analysis)
         params, trace = choose_rows(facts, arch, is_loadable=is_loadable(analysis, facts, is_masked), way=way)
         params = with_accesses(params, facts)
@@ -95,6 +107,9 @@ class InnerPersistent(Scheduler):
         if analysis.nested:
             return None
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
+        if analysis.scans:
+            left = (c.params for c in scanned_candidates(analysis, facts, arch) if c.params not in rejected)
+            return next(((other, f"inner_persistent: what was chosen first is refused: {other}") for other in left), None)
         least = min((_kept_vectors(params) for params in rejected if isinstance(params, PersistentParams)), default=MOST_KEPT)
         for candidate in every_candidate(facts, arch):
             params = with_accesses(candidate.params, facts)
@@ -106,6 +121,9 @@ class InnerPersistent(Scheduler):
     def candidates(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, Any]]:
         if analysis.nested:
             return [(way_of(params), params) for params in nested_params(analysis, sizes, alignment_bits, arch)]
+        if analysis.scans:
+            scanned = scanned_candidates(analysis, analysis.facts(sizes, alignment_bits, arch.max_access_bits), arch)
+            return [(way_of(c.params), c.params) for c in scanned]
         chosen = self.choose_way(analysis, sizes, alignment_bits, arch, "auto")[0]
         facts, is_masked = analysis.facts(sizes, alignment_bits, arch.max_access_bits), reads_under_a_mask(analysis)
         ways = way_candidates(facts, arch, is_loadable=is_loadable(analysis, facts, is_masked))
@@ -222,6 +240,7 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
         tensor.axis(runs_at).parallelize(ParallelType.group)
     if params.row_unroll > 1:
         template.group_reductions(row_axes - 1 - (params.cluster_blocks > 1))
+    group_scans(fusion)
     template.vectorize(in_vectors, params.vector_elems, [*copies, *in_shared, *early.values()])
     if is_folded:
         template.fold_vectors(params.vector_elems)

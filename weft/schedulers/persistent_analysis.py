@@ -15,6 +15,7 @@ from ..analysis.reduction_shape import ReductionShape
 from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..ir.block_ops import SWIZZLED, sample_of
 from ..ir.fusion import Fusion
+from ..ir.graph_ops import ScanOp
 from ..ir.values import Expr
 from .base import Alignments, Sizes
 from .facts import PersistentFacts
@@ -28,6 +29,11 @@ class PersistentAnalysis(RowAnalysis):
 
     def __init__(self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, buffers: PersistentBuffers, nested: tuple[Expr, ...] = ()) -> None:
         super().__init__(fusion, axes, shape, buffers, nested)
+        self.scans = [e for e in fusion.tensor_exprs() if isinstance(e, ScanOp)]
+        self.keeps_scans = any(buffers.first_pass.get(t, 0) < buffers.passes - 1 for e in self.scans for t in e.tensor_outputs)
+        """A later pass reads what follows from running folds."""
+        if self.keeps_scans:
+            self.buffers = replace(buffers, projected=None, projection_obstacle="running folds are not computed again")
         self.still_axes = self.count_still_axes()
         self.folded_passes = buffers.passes
         """Passes if dependent reductions are combined, as for rows and columns that each pass reads again; the scheduler counts them."""

@@ -271,8 +271,6 @@ class Graph:
             return None if any(self.axes(t) == needed for t in writes) else "no output has every axis of all inputs and outputs"
         if a.scatters or b.scatters:
             return "a kernel that scatters cannot also reduce"
-        if a.scans or b.scans:
-            return "a kernel of running folds cannot also reduce"
         if len({every for every, _ in folds}) > 1:
             return "their reductions do not run over the same axes"
         if needed & ~next(iter(folds))[0]:
