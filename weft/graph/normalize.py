@@ -23,6 +23,7 @@ from ..ops.build import cast, is_plain_broadcast, logical_axes
 from .added_axes import drop_added_axes
 from .atoms import Atoms
 from .concretize import concretize, has_views, is_open
+from .exact_quotients import multiply_by_reciprocals
 from .factored_bags import multiply_behind_bags, read_in_any_order
 from .factored_sums import share_factored_sums
 from .few_largest import fold_few_largest
@@ -55,7 +56,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     """Bring a fusion into normal form; return the sizes that must be equal in every call, or None if there was nothing to do.
 
     Before: axes may be open; slices, pads, cats, reshapes as the user wrote them. After: inputs, outputs and names of tensors are the same; every axis is
-    decided; a tensor with factored axes has `TensorDomain.user`; reshapes remain only if their sizes do not factor; no CatOp remains; doubles of which a cast
+    decided; a tensor with factored axes has `TensorDomain.user`; quotients by powers of two are products; reshapes remain only if their sizes do not factor; no CatOp remains; doubles of which a cast
     keeps nothing are floats; lookups read tensors in memory, where that is profitable; scans between two reversals begin at the last element; topks of a few
     values are reductions, sums that pick one element are lookups; scatters are writes into a copy; sums that differ only in factors of their results are one
     sum, as are sums whose results are added, and sums of pairs over either axis, if pairs are alike both ways; sums of slices are slices of a sum that is
@@ -90,6 +91,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
 
 def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
     """Apply the passes after which no axis changes any more, each with the reason for its place."""
+    multiply_by_reciprocals(fusion)  # a product is exact in the next pass where a quotient is not
     compute_in_single(fusion)  # later passes compare the types of sums and of their terms
     scatter_in_kernels(fusion, questions)  # a scatter can read what a sum picks, so both are made of other ops before lookups move
     look_up_what_sums_pick(fusion)  # a sum that is a lookup is none of those that are merged
