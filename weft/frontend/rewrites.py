@@ -12,6 +12,7 @@ Read first: `simplify`.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 import weakref
@@ -22,6 +23,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils import _pytree as pytree
 
 aten = torch.ops.aten
 
@@ -47,12 +49,32 @@ def simplify(graph: Graph, *, splits_bias: bool) -> None:
 
 
 def emit(graph: Graph, at: Node, target: Any, *args: Any, **keywords: Any) -> Node:
-    """Insert a call before `at`, with the origin of `at`, and the fake result."""
+    """Insert a call before `at`, with the origin of `at`, and the fake result. args: nodes and numbers, also open sizes (SymInt), which become nodes."""
+    if any(isinstance(size, torch.SymInt) for size in pytree.arg_tree_leaves(*args)):
+        args = pytree.tree_map_only(torch.SymInt, functools.partial(_node_of_size, graph, at), args)
     with graph.inserting_before(at):
         node = graph.call_function(target, args, keywords)
     node.meta = {key: value for key, value in at.meta.items() if key != "tensor_meta"}
     node.meta["val"] = fake_result(node, *at.all_input_nodes)
     return node
+
+
+def _node_of_size(graph: Graph, at: Node, size: torch.SymInt) -> Node | torch.SymInt:
+    """Return a node before `at` whose value is this open size. A size in the arguments of a node would be text without a meaning where torch runs the graph."""
+    for node in graph.nodes:
+        if node is at:
+            break
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt) and value.node.expr == size.node.expr:
+            found: Node = node
+            return found
+        for axis, extent in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if isinstance(extent, torch.SymInt) and extent.node.expr == size.node.expr:
+                with graph.inserting_before(at):
+                    made = graph.call_function(aten.sym_size.int, (node, axis))
+                made.meta["val"] = size
+                return made
+    return size  # of no tensor before: only definitions know such sizes
 
 
 def fake_result(node: Node, *others: Node) -> Any:

@@ -99,13 +99,13 @@ def _layout(value: torch.Tensor) -> tuple[list[int], list[bool | None]]:
     for place, axis in enumerate(by_stride):
         order[axis] = rank - 1 - place
     contiguity: list[bool | None] = []
-    inner: Any = 1
+    inner: tuple[Any, Any] = (1, 1)
     for axis in reversed(by_stride):
         if is_broadcast[axis]:
             contiguity.append(None)
             continue
-        contiguity.append(bool(statically_known_true(value.stride(axis) == inner)))
-        inner = value.stride(axis) * value.shape[axis]
+        contiguity.append(any(statically_known_true(value.stride(axis) == extent) for extent in inner))
+        inner = value.stride(axis) * value.shape[axis], value.stride(axis) * torch.sym_max(value.shape[axis], 1)  # torch's strides, where a size may be 0
     return order, contiguity[::-1]
 
 
