@@ -319,6 +319,13 @@ class OpNames:
         ...
 
     @overload
+    def digamma(self, x: TensorView, /) -> TensorView:
+        """Return the derivative of lgamma at x: torch.digamma."""
+        ...
+    @overload
+    def digamma(self, x: Scalar | Number, /) -> Scalar: ...
+
+    @overload
     def div(self, a: TensorView, b: Operand, /) -> TensorView:
         """Return div(a, b), elementwise."""
         ...
@@ -1150,6 +1157,13 @@ class OpNames:
     def transpose(self, x: Operand, dim0: _int, dim1: _int) -> TensorView:
         """Return x with two axes exchanged: torch.transpose."""
         ...
+
+    @overload
+    def trigamma(self, x: TensorView, /) -> TensorView:
+        """Return the second derivative of lgamma at x: torch.polygamma(1, x)."""
+        ...
+    @overload
+    def trigamma(self, x: Scalar | Number, /) -> Scalar: ...
 
     def triu(self, arg: TensorView, diagonal: _int = ...) -> TensorView:
         """Return arg with zeros where column - row < diagonal."""

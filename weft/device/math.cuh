@@ -144,6 +144,52 @@ WEFT_DEVICE float erfinv(float y) { return static_cast<float>(erfinv(static_cast
 WEFT_DEVICE float erfcinv(float y) { return static_cast<float>(erfcinv(static_cast<double>(y))); }
 #endif
 
+// ---- digamma and trigamma (first and second derivative of lgamma): x grows by 1 until the asymptotic series has all digits; negative x are reflected.
+// Coefficients are the Bernoulli numbers B(2k) / 2k and B(2k).
+WEFT_DEVICE float digamma_series(float y) { return y * (1 / 12.f - y * (1 / 120.f - y * (1 / 252.f - y * (1 / 240.f)))); }
+WEFT_DEVICE double digamma_series(double y) {
+  return y * (1 / 12. - y * (1 / 120. - y * (1 / 252. - y * (1 / 240. - y * (1 / 132. - y * (691 / 32760. - y * (1 / 12. - y * (3617 / 8160.))))))));
+}
+WEFT_DEVICE float trigamma_series(float y) { return y * (1 / 6.f - y * (1 / 30.f - y * (1 / 42.f - y * (1 / 30.f - y * (5 / 66.f))))); }
+WEFT_DEVICE double trigamma_series(double y) {
+  return y * (1 / 6. - y * (1 / 30. - y * (1 / 42. - y * (1 / 30. - y * (5 / 66. - y * (691 / 2730. - y * (7 / 6. - y * (3617 / 510.))))))));
+}
+template <typename T> WEFT_DEVICE T digamma_of(T x) {
+  const T enough = sizeof(T) == 4 ? T(6) : T(12), pi = T(3.14159265358979323846);
+  if (x == T(0)) return copysign(infinity<T>(), -x);
+  T sum = T(0);
+  if (x < T(0)) {
+    const T part = x - trunc(x);
+    if (part == T(0) || x == -infinity<T>()) return quiet_nan<T>();
+    const T turn = abs(part) > T(.5) ? part - copysign(T(1), part) : part;  // tan has the period pi
+    sum = -pi / tan(pi * turn);
+    x = T(1) - x;
+  }
+  for (; x < enough; x += T(1)) sum -= T(1) / x;
+  if (x == infinity<T>()) return x;
+  return sum + (log(x) - T(.5) / x - digamma_series(T(1) / (x * x)));
+}
+template <typename T> WEFT_DEVICE T trigamma_of(T x) {
+  const T enough = sizeof(T) == 4 ? T(6) : T(12), pi = T(3.14159265358979323846);
+  T sum = T(0), sign = T(1);
+  if (x < T(.5)) {
+    const T part = x - trunc(x);
+    if (part == T(0)) return infinity<T>();
+    const T wave = sin(pi * (abs(part) > T(.5) ? part - copysign(T(1), part) : part));
+    sum = -(pi * pi) / (wave * wave);
+    x = T(1) - x;
+    sign = T(-1);
+  }
+  for (; x < enough; x += T(1)) sum += T(1) / (x * x);
+  if (x == infinity<T>()) return sign * sum;
+  const T inverse = T(1) / x;
+  return sign * (sum + inverse * (T(1) + T(.5) * inverse + trigamma_series(inverse * inverse)));
+}
+WEFT_DEVICE float digamma(float x) { return digamma_of(x); }
+WEFT_DEVICE double digamma(double x) { return digamma_of(x); }
+WEFT_DEVICE float trigamma(float x) { return trigamma_of(x); }
+WEFT_DEVICE double trigamma(double x) { return trigamma_of(x); }
+
 // ---- 1 / x: one Newton step on the approximation, branch-free; the select keeps the right answer at 0, infinity and NaN, where the step makes NaN.
 // Denormal arguments are scaled into range; denormal results are flushed to zero.
 WEFT_DEVICE float reciprocal(float x) {

@@ -30,6 +30,7 @@ from .direct_call import collected
 from .equal_nodes import merge_equal
 from .interpolation import enlarge_images
 from .origins import name_lines
+from .point_distances import spell_distances
 from .record import GRAPHS, CompiledGraph
 from .regions import is_cheap, shown_by
 from .reuse import mark_shown
@@ -58,6 +59,7 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options:
         chosen = dataclasses.replace(chosen, cache=False)
     name_lines(gm)
     enlarge_images(gm)
+    spell_distances(gm, is_emulated=chosen.emulate)
     is_recorded = chosen.graphs or mode == "reduce-overhead"
     compiler = functools.partial(_compiler, options=chosen, graphs=CudaGraphs() if is_recorded else None)
     compiled = aot_autograd(
@@ -200,7 +202,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     from torch._decomp import core_aten_decompositions, get_decompositions
 
     from . import resampled_images, wrapped_pads
-    from .aten import fake_quantization, foreach, groups, lookups, losses, maxima, pads, pools, shapes, unfolded
+    from .aten import fake_quantization, foreach, formulas, groups, lookups, losses, maxima, pads, pools, shapes, unfolded
 
     if torch.cuda.is_available():
         preload.start()  # a graph is traced, so kernels will be compiled: NVRTC is loaded meanwhile
@@ -222,7 +224,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
         for target in (packet.default, packet.Tensor_Tensor, packet.Tensor_Scalar, packet.Scalar_Tensor):
             if target in table:
                 table[target] = _of_floats(table[target])
-    own = (losses, lookups, groups, pads, pools, maxima, fake_quantization, resampled_images, shapes, unfolded, wrapped_pads)
+    own = (formulas, losses, lookups, groups, pads, pools, maxima, fake_quantization, resampled_images, shapes, unfolded, wrapped_pads)
     for module in own:
         table.update(module.DECOMPOSITIONS)
     return table | foreach.decompositions()

@@ -219,6 +219,9 @@ class TensorSurface:
     def detach(self) -> TensorView:
         """Return a copy of x through which no gradient flows."""
         ...
+    def digamma(self) -> TensorView:
+        """Return the derivative of lgamma at x: torch.digamma."""
+        ...
     def div(self, b: Operand, /) -> TensorView:
         """Return div(a, b), elementwise."""
         ...
@@ -638,6 +641,9 @@ class TensorSurface:
         ...
     def transpose(self, dim0: _int, dim1: _int) -> TensorView:
         """Return x with two axes exchanged: torch.transpose."""
+        ...
+    def trigamma(self) -> TensorView:
+        """Return the second derivative of lgamma at x: torch.polygamma(1, x)."""
         ...
     def triu(self, diagonal: _int = ...) -> TensorView:
         """Return arg with zeros where column - row < diagonal."""

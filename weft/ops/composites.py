@@ -101,7 +101,21 @@ def detach(fusion: Fusion, x: Any) -> TensorView:
     return detached(build.copy(fusion, _tensor("detach", x)))  # type: ignore[arg-type]
 
 
-# ---------------------------------------------------------------- functions of two numbers
+# ---------------------------------------------------------------- functions of one and two numbers
+def _of_one(name: str, meaning: str) -> None:
+    def function(fusion: Fusion, x: Any) -> TensorView:
+        given = _tensor(name, x)
+        y: TensorView = build.pointwise(fusion, name, given)  # type: ignore[assignment]
+        return narrowed(y, given.dtype()) if given.dtype().is_float else y
+
+    function.__name__, function.__doc__ = name, f"Return {meaning}."
+    composite(function)
+
+
+_of_one("digamma", "the derivative of lgamma at x: torch.digamma")
+_of_one("trigamma", "the second derivative of lgamma at x: torch.polygamma(1, x)")
+
+
 def _of_two(name: str, meaning: str) -> None:
     def function(fusion: Fusion, a: Any, b: Any) -> TensorView:
         types = {v.dtype() for v in (a, b) if isinstance(v, TensorView)}

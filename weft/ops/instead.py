@@ -44,7 +44,6 @@ INSTEAD = {
     "cuda": "x itself: a definition runs on the device of its inputs",
     "cpu": "x itself: a definition runs on the device of its inputs",
     "device": "no device: a definition runs on the device of its inputs",
-    "digamma": "torch.digamma outside the definition",
     "conv1d": "torch.nn.functional.conv1d outside the definition",
     "conv2d": "torch.nn.functional.conv2d outside the definition",
     "max_pool2d": "torch.nn.functional.max_pool2d outside the definition",

@@ -135,8 +135,32 @@ _function(
     gradient=lambda o, g, y, x: g * o.exp(y * y) * (-math.sqrt(math.pi) / 2),
 )  # fmt: skip
 _function(
-    "lgamma", lambda x: torch.lgamma(x), complex=False, flops=60, is_exp=True, ulp=8, source=_CUDA + "; absolute near the zeros 1 and 2 and for negative x"
-)
+    "lgamma", lambda x: torch.lgamma(x), complex=False, flops=60, is_exp=True, ulp=8, source=_CUDA + "; absolute near the zeros 1 and 2 and for negative x",
+    gradient=lambda o, g, y, x: g * o.digamma(x),
+)  # fmt: skip
+_function(
+    "digamma", lambda x: _digamma(x), complex=False, flops=90, is_exp=True, ulp=8,
+    source="recurrence to an argument where the asymptotic series has all digits; absolute near zeros and for negative x",
+    gradient=lambda o, g, y, x: g * o.trigamma(x),
+)  # fmt: skip
+_function(
+    "trigamma", lambda x: _trigamma(x), complex=False, flops=90, is_exp=True, ulp=8,
+    source="as digamma; for negative x by reflection",
+)  # fmt: skip
+
+
+def _digamma(x: Any) -> Any:
+    """torch's, reflected below 0, where torch loses digits near the poles."""
+    part = x - torch.round(x)
+    reflected = torch.where(part == 0, math.nan, torch.digamma(1 - x) - math.pi / torch.tan(math.pi * part))
+    return torch.where(x < 0, reflected, torch.digamma(x))
+
+
+def _trigamma(x: Any) -> Any:
+    """The Hurwitz zeta function of 2, which has all digits of a double; torch.polygamma has nine. Reflected below 1/2."""
+    wave = torch.sin(math.pi * (x - torch.round(x)))
+    reflected = math.pi**2 / (wave * wave) - torch.special.zeta(2.0, 1 - x)
+    return torch.where(x < 0.5, reflected, torch.where(x == math.inf, 0.0, torch.special.zeta(2.0, x.clamp(min=0.5))))
 
 
 def _erfcinv(x: Any) -> Any:

@@ -9,7 +9,8 @@
     searches.py     places in sorted lists
     row_sums.py     sums of rows that an index sends to the same row
     running_products.py    gradients of running products
-    losses.py       negative log likelihood
+    losses.py       negative log likelihood, and gradients of means of nothing
+    formulas.py     decimals, angles, and other formulas of ops above
     fake_quantization.py   values rounded to the steps of an integer type
     foreach.py      ops on lists of tensors, norms of vectors
     randoms.py      dropout and random tensors

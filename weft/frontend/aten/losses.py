@@ -1,4 +1,5 @@
-"""Negative log likelihood without a gather: the class of an element is compared with the target where the element passes by.
+"""Losses: negative log likelihood without a gather, where the class of an element is compared with the target as the element passes by; gradients of mean
+losses of no element, and of NaN.
 
 As decompositions and not as rules, so that torch's partitioner sees that all of it can be computed again: it then saves 16-bit logits and two numbers per
 row instead of the log probabilities in float32. Read first: `nll_loss_forward`.
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
+from torch._decomp.decompositions import pw_cast_for_opmath
 
 aten = torch.ops.aten
 REDUCTION_NONE, REDUCTION_MEAN, REDUCTION_SUM = 0, 1, 2
@@ -52,10 +54,32 @@ def nll_loss_backward(
     return torch.where(_picked(x, target), rows.unsqueeze(1), 0.0)
 
 
+@pw_cast_for_opmath
+def smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
+    """NaN where a difference is NaN, like torch's kernel; torch's decomposition has the sign of NaN there, which is 0."""
+    apart = x - target
+    share = grad / torch.sym_max(x.numel(), 1) if reduction == REDUCTION_MEAN else grad
+    return torch.where(apart.abs() >= beta, share * torch.sign(apart), share * apart / beta)
+
+
+def _of_any_count(target: Any) -> Callable[..., Any]:
+    """torch's decomposition of the gradient of a loss. It divides by the number of elements, also if that is 0; then there is nothing to divide."""
+
+    def backward(grad: Tensor, x: Tensor, other: Tensor, reduction: int, *rest: Any) -> Any:
+        is_empty = any(isinstance(n, int) and n == 0 for n in x.shape)
+        return torchs_own(target)(grad, x, other, REDUCTION_SUM if is_empty else reduction, *rest)
+
+    return backward
+
+
 def torchs_own(target: Any) -> Callable[..., Any]:
     """Return torch's decomposition of an overload."""
     return get_decompositions([target])[target]
 
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {aten.nll_loss_forward.default: nll_loss_forward, aten.nll_loss_backward.default: nll_loss_backward}
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten.nll_loss_forward.default: nll_loss_forward, aten.nll_loss_backward.default: nll_loss_backward,
+    aten.smooth_l1_loss_backward.default: smooth_l1_loss_backward,
+    **{packet.default: _of_any_count(packet.default) for packet in (aten.mse_loss_backward, aten.huber_loss_backward)},
+}  # fmt: skip
 """Overload -> the same in ops that have rules."""

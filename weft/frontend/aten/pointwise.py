@@ -6,6 +6,7 @@ each op, as in every fusing compiler. Read first: `_binary`.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ for _name, _kind in {
     "sin": Kind.INT_TO_FLOAT, "cos": Kind.INT_TO_FLOAT, "tan": Kind.INT_TO_FLOAT, "sinh": Kind.INT_TO_FLOAT, "cosh": Kind.INT_TO_FLOAT,
     "tanh": Kind.INT_TO_FLOAT, "asin": Kind.INT_TO_FLOAT, "acos": Kind.INT_TO_FLOAT, "atan": Kind.INT_TO_FLOAT, "asinh": Kind.INT_TO_FLOAT,
     "acosh": Kind.INT_TO_FLOAT, "atanh": Kind.INT_TO_FLOAT, "erf": Kind.INT_TO_FLOAT, "erfc": Kind.INT_TO_FLOAT, "erfinv": Kind.INT_TO_FLOAT,
-    "lgamma": Kind.INT_TO_FLOAT, "sigmoid": Kind.INT_TO_FLOAT, "signbit": Kind.ALWAYS_BOOL,
+    "lgamma": Kind.INT_TO_FLOAT, "digamma": Kind.INT_TO_FLOAT, "sigmoid": Kind.INT_TO_FLOAT, "signbit": Kind.ALWAYS_BOOL,
     "isnan": Kind.ALWAYS_BOOL, "isinf": Kind.ALWAYS_BOOL, "isfinite": Kind.ALWAYS_BOOL, "logical_not": Kind.ALWAYS_BOOL, "bitwise_not": Kind.DEFAULT,
 }.items():  # fmt: skip
     _packet = getattr(aten, _name, None)
@@ -90,6 +91,17 @@ def gcd(t: Translation, a: Operand, b: Operand) -> Operand:
 @rule(aten.nextafter.default, claims=lambda node: "" if meta_of(node).dtype in (torch.float32, torch.float64) else "a type that is not computed in")
 def nextafter(t: Translation, a: Operand, b: Operand) -> Operand:
     return t.ops.nextafter(*(t.to(x, t.result_dtype) for x in (a, b)))
+
+
+@rule(aten.polygamma.default, claims=lambda node: "" if node.args[0] in (0, 1) else "a polygamma function of order 2 or more")
+def polygamma(t: Translation, order: int, x: Operand) -> Operand:
+    return (t.ops.trigamma if order else t.ops.digamma)(t.to(x, t.compute_dtype(Kind.INT_TO_FLOAT, t.node.args[1])))
+
+
+@rule(aten.special_ndtri.default)
+def ndtri(t: Translation, x: Operand) -> Operand:
+    """The quantile of the normal distribution, by erfcinv, which keeps the digits of small x."""
+    return t.ops.mul(t.ops.erfcinv(t.ops.mul(t.to(x, t.compute_dtype(Kind.INT_TO_FLOAT)), 2.0)), -math.sqrt(2))
 
 
 @rule(aten.add.Tensor, aten.add.Scalar)
