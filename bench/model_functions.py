@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import applied_functions
+import everyday_functions
 import field_functions
 import further_functions
 import moved
@@ -38,7 +40,8 @@ from weft.lower.program import KernelProgram
 from weft.runtime.engines import LaunchPlan
 from weft.runtime.resources import disassemble
 
-assert task_functions and field_functions and further_functions and science_functions, "their functions are in CASES"
+TABLES = (applied_functions, everyday_functions, field_functions, further_functions, science_functions, task_functions)
+"""Their functions are in CASES."""
 SCHEDULERS = 4
 """Of a multiprocessor; each issues an instruction of a warp per clock."""
 
