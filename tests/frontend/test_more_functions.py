@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from fusion_check import poisoned_outputs
 from torch import Tensor
 
 from weft.frontend.backend import GRAPHS, backend
+from weft.options import options
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -171,3 +173,23 @@ def test_energies_of_all_pairs(size: int) -> None:
     torch.testing.assert_close(out.double(), want, rtol=1e-3, atol=1e-6)
     scale = float(wanted.abs().max()) if size > 1 else 1.0
     torch.testing.assert_close(gradient.double() / scale, wanted / scale, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8190, 65536])
+def test_a_smoothed_loss_with_weights_of_classes(rows: int) -> None:
+    """Two quotients of four sums, whose divisors are stored for the backward: blocks meet once for all of them, and the stores wait for the last sum."""
+    x, target, weight = torch.randn(rows, 5), torch.randint(5, (rows,)), torch.rand(5) + 0.1
+    target[1::7] = -100
+    ours, theirs = x.clone().requires_grad_(), x.double().requires_grad_()
+
+    def loss(x: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+        return F.cross_entropy(x, target, weight=weight, label_smoothing=0.1)
+
+    with options(strict_schedules=True):
+        out = compiled(loss, ours, target, weight)
+    want = loss(theirs, target, weight.double())
+    out.backward()
+    want.backward()
+    torch.testing.assert_close(out.double(), want, rtol=2.0**-18, atol=0)  # of sums of positive numbers
+    assert ours.grad is not None and theirs.grad is not None
+    torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=2.0**-16, atol=2.0**-20 / rows)

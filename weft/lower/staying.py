@@ -34,13 +34,14 @@ def merge_reductions(kernel: Kernel, state: BuildState) -> Kernel:
 
 def _joined(body: list[Statement]) -> list[Statement]:
     """Return statements in their order, each reduction folded with the first one in front that folds alike and behind which nothing writes what it reads. Of
-    reductions across blocks, one in front that nothing reads until then moves down instead, where loops of their own fold them: blocks cannot meet twice."""
+    reductions across blocks, one in front moves down instead, with what reads it until then, where loops of their own fold them: blocks cannot meet twice."""
     out: list[Statement] = []
     written: dict[TensorView, int] = {}  # place in `out` of the last statement that writes a tensor
     read: dict[TensorView, int] = {}  # of the last statement that reads it
     alike: dict[object, list[int]] = {}  # places of reductions, by what has to be the same for them to be one
     declared: dict[Buffer, int] = {}
     early: dict[int, list[Statement]] = {}  # declarations that go in front of the reduction at a place
+    late: dict[int, list[Statement]] = {}  # what reads a reduction that has moved to a place
     met = -1  # place of the last statement where threads meet: no reduction moves across
     gone: set[int] = set()
     for s in body:
@@ -52,13 +53,18 @@ def _joined(body: list[Statement]) -> list[Statement]:
             places = alike.setdefault(_fold_key(s), [])
             first = bisect_right(places, max((met, *(written.get(t, -1) for t in reads))))
             if first == len(places):
-                if s.grid_types:
-                    for waiting in [p for p in places if p > met and all(read.get(t, -1) < p for t in touched(out[p])[1])]:
-                        places.remove(waiting)
-                        gone.add(id(out[waiting]))
-                        early.setdefault(place, []).extend(early.pop(waiting, []))
-                        _fold_into(s, out[waiting])
-                    writes = touched(s)[1]
+                for waiting in [p for p in places if p > met and s.grid_types]:
+                    behind = [t for q in range(waiting, place) for t in ([out[q]] if id(out[q]) not in gone else []) + late.get(q, [])]
+                    readers = _readers(behind, s)
+                    if readers is None:
+                        continue
+                    places.remove(waiting)
+                    gone.update(map(id, (out[waiting], *readers)))
+                    late = {q: [t for t in each if id(t) not in gone] for q, each in late.items()} | {place: late.get(place, []) + readers}
+                    early.setdefault(place, []).extend(early.pop(waiting, []))
+                    _fold_into(s, out[waiting])
+                    writes = writes | set().union(*(touched(t)[1] for t in (out[waiting], *readers)))
+                    reads = reads | set().union(*(touched(t)[0] for t in readers))
                 places.append(place)
             else:
                 place = places[first]
@@ -72,7 +78,23 @@ def _joined(body: list[Statement]) -> list[Statement]:
         written.update((t, max(place, written.get(t, -1))) for t in writes)
         read.update((t, max(place, read.get(t, -1))) for t in reads)
     moved = gone | {id(s) for statements in early.values() for s in statements}
-    return [each for place, s in enumerate(out) if id(s) not in moved for each in (*early.get(place, ()), s)]
+    return [each for place, s in enumerate(out) if id(s) not in moved for each in (*early.get(place, ()), s, *late.get(place, ()))]
+
+
+def _readers(body: list[Statement], s: Reduce) -> list[Statement] | None:
+    """Return the statements that read the reduction `body[0]`, also through others, if both can stand behind `s`, which follows `body`; else None."""
+    results, found, needed = set(touched(body[0])[1]), list[Statement](), set[TensorView]()
+    for each in body[1:]:
+        reads, writes = touched(each)
+        if not results.isdisjoint(reads):
+            if any(isinstance(inner, (Reduce, Sync, OneThread)) for inner in walk([each])):
+                return None
+            found.append(each)
+            results |= writes
+            needed |= reads
+        elif not (needed | results).isdisjoint(writes):
+            return None
+    return found if results.isdisjoint(touched(s)[0]) else None
 
 
 def _merged(body: list[Statement]) -> list[Statement]:
