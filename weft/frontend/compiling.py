@@ -32,6 +32,7 @@ from .regions import Region, find_regions, is_cheap
 from .reuse import donated_arguments, find_reuses
 from .rewrites import simplify
 from .row_sums import sum_rows
+from .overlapping_slices import join_slices
 from .scatter_reductions import reduce_rows
 from .structure import digest_of, structure_of
 from .translate import Translated, translate
@@ -44,6 +45,7 @@ def rewrite(graph: torch.fx.Graph, *, is_ours: bool) -> None:
     """Rewrite a graph before regions are found, in place. is_ours: kernels of weft will run it."""
     if is_ours:
         split_complex(graph)
+        join_slices(graph)
     simplify(graph, splits_bias=is_ours)
     if is_ours:
         reduce_rows(graph)

@@ -141,7 +141,8 @@ def drop_unread(graph: Graph) -> None:
             graph.erase_node(node)
 
 
-def _replace(graph: Graph, node: Node, by: Node) -> None:
+def replace(graph: Graph, node: Node, by: Node) -> None:
+    """Let all readers of a node read another one, and erase it."""
     node.replace_all_uses_with(by)
     graph.erase_node(node)
 
@@ -149,9 +150,9 @@ def _replace(graph: Graph, node: Node, by: Node) -> None:
 # ---------------------------------------------------------------- gradients of slices
 def _join_slices(graph: Graph, node: Node) -> None:
     """Replace a sum of gradients of slices that cover a tensor without overlap by a concatenation."""
-    if _is_sum(node) and len(node.users) == 1 and _is_sum(next(iter(node.users))):
+    if is_sum(node) and len(node.users) == 1 and is_sum(next(iter(node.users))):
         return  # it is a part of a longer sum
-    leaves = _leaves(node) if _is_sum(node) else []
+    leaves = leaves_of(node) if is_sum(node) else []
     groups: dict[Any, list[tuple[int, int, Node]]] = {}
     for leaf in leaves:
         place = _place(leaf)
@@ -174,7 +175,7 @@ def _join_slices(graph: Graph, node: Node) -> None:
         total = emit(graph, node, aten.cat.default, pieces, dim)
         for leaf in (leaf for leaf in leaves if leaf not in joined):
             total = emit(graph, node, aten.add.Tensor, total, leaf)
-        _replace(graph, node, total)
+        replace(graph, node, total)
         return
 
 
@@ -195,7 +196,7 @@ def _join_stacked(graph: Graph, node: Node) -> None:
     rows = [emit(graph, split, aten.unsqueeze.default, piece, dim) for piece in pieces]
     joined = emit(graph, split, aten.cat.default, rows, dim)
     if joined.meta["val"].stride() == value.stride():
-        _replace(graph, split, joined)
+        replace(graph, split, joined)
 
 
 def _join_side_by_side(graph: Graph, node: Node, parts: list[Node], dim: int) -> bool:
@@ -222,7 +223,7 @@ def _join_side_by_side(graph: Graph, node: Node, parts: list[Node], dim: int) ->
     if shape is None:
         return False
     rows = [emit(graph, merged, aten.reshape.default, emit(graph, merged, aten.permute.default, part, own), shape) for part in parts]
-    _replace(graph, merged, emit(graph, merged, aten.cat.default, rows, place))
+    replace(graph, merged, emit(graph, merged, aten.cat.default, rows, place))
     for dead in (copied, permuted):
         graph.erase_node(dead)
     return True
@@ -237,7 +238,7 @@ def equal_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
     return len(one) == len(other) and all(map(_equal, one, other))
 
 
-def _is_sum(node: Node) -> bool:
+def is_sum(node: Node) -> bool:
     """True for a plain sum of two tensors of one type and size."""
     if node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2 or not all(isinstance(a, Node) for a in node.args):
         return False
@@ -245,12 +246,13 @@ def _is_sum(node: Node) -> bool:
     return all(isinstance(v, torch.Tensor) and v.dtype is values[0].dtype and v.shape == values[0].shape for v in values)
 
 
-def _leaves(node: Node) -> list[Node]:
+def leaves_of(node: Node) -> list[Node]:
+    """Return the terms of a sum, those of sums that only it reads among them."""
     out: list[Node] = []
     stack = [node]
     while stack:
         at = stack.pop()
-        if at is node or _is_sum(at) and len(at.users) == 1:
+        if at is node or is_sum(at) and len(at.users) == 1:
             stack += reversed(at.args)  # type: ignore[arg-type]
         else:
             out.append(at)
@@ -286,7 +288,7 @@ def _expand(graph: Graph, node: Node) -> None:
         gradient = emit(graph, node, aten.unsqueeze.default, gradient, dim)
         index = place[0]
         place = [index, None if isinstance(index, int) and index == -1 else _after(graph, node, index), 1]
-    _replace(graph, node, emit(graph, node, aten.slice_scatter.default, zeros, gradient, dim, *place))
+    replace(graph, node, emit(graph, node, aten.slice_scatter.default, zeros, gradient, dim, *place))
 
 
 def _after(graph: Graph, node: Node, index: Any) -> Any:
@@ -305,7 +307,7 @@ def _split_bias(graph: Graph, node: Node) -> None:
         graph.erase_node(plain)
         return
     wide = emit(graph, node, aten.view.default, bias, [-1, *[1] * len(stride)])  # type: ignore[arg-type]
-    _replace(graph, node, emit(graph, node, aten.add.Tensor, plain, wide))
+    replace(graph, node, emit(graph, node, aten.add.Tensor, plain, wide))
 
 
 def _is_turned(readers: Iterable[Node]) -> bool:
@@ -326,7 +328,7 @@ def _split_gradient_of_bias(graph: Graph, node: Node) -> None:
             return
         source = source.args[0]  # type: ignore[assignment]
     for reader in readers:
-        _replace(graph, reader, emit(graph, reader, aten.sum.dim_IntList, gradient, [0, *range(2, rank)]))
+        replace(graph, reader, emit(graph, reader, aten.sum.dim_IntList, gradient, [0, *range(2, rank)]))
     node.args = (*node.args[:-1], [mask[0], mask[1], False])
     node.meta["val"] = (*node.meta["val"][:2], None)
 
@@ -338,7 +340,7 @@ def _as_view(graph: Graph, node: Node) -> None:
     offset = node.args[3] if len(node.args) > 3 else None
     is_same_place = offset is None or isinstance(offset, int) and statically_known_true(given.storage_offset() == offset)
     if is_same_place and given.is_contiguous() and value.is_contiguous() and statically_known_true(given.numel() == value.numel()):
-        _replace(graph, node, emit(graph, node, aten.view.default, x, node.args[1]))
+        replace(graph, node, emit(graph, node, aten.view.default, x, node.args[1]))
 
 
 # ---------------------------------------------------------------- indices
@@ -351,7 +353,7 @@ def _drop_second_copy(graph: Graph, node: Node) -> None:
         source = source.args[0]  # type: ignore[assignment]
     is_second = source.target is aten.clone.default and len(source.users) == 1 and len(x.users) == 1
     if is_second and all(statically_known_true(a == b) for a, b in zip(given.stride(), value.stride())):
-        _replace(graph, node, x)
+        replace(graph, node, x)
 
 
 def _full_of_nothing(graph: Graph, node: Node) -> None:
@@ -361,7 +363,7 @@ def _full_of_nothing(graph: Graph, node: Node) -> None:
     is_empty = source.target in (aten.empty_permuted.default, aten.empty.memory_format, aten.empty_like.default)
     if is_empty and value.is_contiguous() and value.layout is torch.strided and all(isinstance(n, int) for n in value.shape):
         number = node.args[1] if node.target is aten.full_like.default else 0 if node.target is aten.zeros_like.default else 1
-        _replace(graph, node, emit(graph, node, aten.full.default, list(value.shape), number, dtype=value.dtype, device=value.device))
+        replace(graph, node, emit(graph, node, aten.full.default, list(value.shape), number, dtype=value.dtype, device=value.device))
 
 
 def _index_key(indices: Any) -> Any:
@@ -392,7 +394,7 @@ def _gradient_in_order(graph: Graph, node: Node) -> None:
     flat = emit(graph, node, aten.squeeze.dims, gradient, ones) if ones else gradient
     missing = rows - index.meta["val"].numel()  # type: ignore[union-attr]
     if isinstance(rows, int) and isinstance(missing, int) and len(flat.meta["val"].shape) == 2:  # type: ignore[union-attr]
-        _replace(graph, node, emit(graph, node, aten.constant_pad_nd.default, flat, [0, 0, 0, missing]))
+        replace(graph, node, emit(graph, node, aten.constant_pad_nd.default, flat, [0, 0, 0, missing]))
 
 
 def _counts_up(index: Any) -> bool:
@@ -442,4 +444,4 @@ _REWRITES: dict[Any, Callable[[Graph, Node], None]] = {
     aten.ones_like.default: _full_of_nothing,
 }  # fmt: skip
 
-__all__ = ["CONVOLUTIONS", "KEPT", "drop_unread", "emit", "equal_sizes", "fake_result", "simplify"]
+__all__ = ["CONVOLUTIONS", "KEPT", "drop_unread", "emit", "equal_sizes", "fake_result", "is_sum", "leaves_of", "replace", "simplify"]

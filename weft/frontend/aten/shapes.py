@@ -207,24 +207,15 @@ def slice_scatter(t: Translation, base: Operand, x: Operand, dim: int = 0, *_: A
 
 def _every_few(t: Translation, base: Operand, x: Operand, dim: int, size: Any, first: Any, step: Any) -> Operand:
     count = t.node.args[1].meta["val"].shape[dim]  # type: ignore[union-attr]
-    if not all(isinstance(v, int) for v in (size, first, count, step)):
-        return _every_few_of_open(t, base, x, dim, size, first, count, step)
-    shape = [x.size(d) for d in range(t.rank(x))]
+    if isinstance(count, int) and count == 0:
+        return t.ops.set(base)
+    if not all(isinstance(v, int) for v in (size, first, count, step)) or first >= step or count * step != size:
+        return _every_few_of_any(t, base, x, dim, size, first, count, step)
+    shape = [x.size(d) for d in range(t.rank(x))]  # one of each few, over the whole axis: two axes, and views of what comes in and goes out
     wide = t.ops.broadcast(x, is_broadcast_dim=[d == dim + 1 for d in range(len(shape) + 1)])
-    if first < step and count * step == size:  # one of each few, over the whole axis: two axes, and views of what comes in and goes out
-        folded = t.ops.reshape(base, new_shape=[*shape[: dim + 1], step, *shape[dim + 1 :]])
-        is_new = t.ops.broadcast(t.ops.eq(_positions(t, step, 0, 1), first), is_broadcast_dim=[d != dim + 1 for d in range(len(shape) + 1)])
-        return t.ops.reshape(t.ops.where(is_new, wide, folded), new_shape=[*shape[:dim], size, *shape[dim + 1 :]])
-    wide = t.ops.expand(wide, [*shape[: dim + 1], t.constant(step, torch.int64), *shape[dim + 1 :]])
-    spread = t.ops.reshape(wide, new_shape=[*shape[:dim], count * step, *shape[dim + 1 :]])
-    over = first + count * step - size
-    spread = cut(t, spread, dim, 0, count * step - over) if over > 0 else spread
-    spread = t.ops.pad(spread, pad_widths=[0] * (2 * (len(shape) - dim - 1)) + [first, max(-over, 0)])
-    place = _positions(t, size, 0, 1)
-    is_inside = t.ops.bitwise_and(t.ops.ge(place, first), t.ops.lt(place, first + count * step))
-    is_new = t.ops.bitwise_and(t.ops.eq(t.ops.remainder(t.ops.sub(place, first), step), 0), is_inside)
-    is_new = t.ops.broadcast(is_new, is_broadcast_dim=[d != dim for d in range(len(shape))])
-    return t.ops.where(is_new, spread, base)
+    folded = t.ops.reshape(base, new_shape=[*shape[: dim + 1], step, *shape[dim + 1 :]])
+    is_new = t.ops.broadcast(t.ops.eq(_positions(t, step, 0, 1), first), is_broadcast_dim=[d != dim + 1 for d in range(len(shape) + 1)])
+    return t.ops.reshape(t.ops.where(is_new, wide, folded), new_shape=[*shape[:dim], size, *shape[dim + 1 :]])
 
 
 def _positions(t: Translation, count: Any, first: Any, step: Any) -> Operand:
@@ -233,7 +224,7 @@ def _positions(t: Translation, count: Any, first: Any, step: Any) -> Operand:
     return t.ops.iota(length, start, by, dtype=t.dtype(torch.int64))
 
 
-def _every_few_of_open(t: Translation, base: Operand, x: Operand, dim: int, size: Any, first: Any, count: Any, step: int) -> Operand:
+def _every_few_of_any(t: Translation, base: Operand, x: Operand, dim: int, size: Any, first: Any, count: Any, step: int) -> Operand:
     """As `_every_few`, by lookups: sizes may be symbols."""
     far = t.ops.sub(_positions(t, size, 0, 1), t.extent(first))
     is_inside = t.ops.bitwise_and(t.ops.ge(far, 0), t.ops.lt(far, t.ops.mul(t.constant(step, torch.int64), t.extent(count))))
