@@ -15,7 +15,8 @@ from ..ir.values import Expr, PointwiseOp, ReductionOp, SqueezeOp, TensorView, W
 from ..ops.build import cast, is_plain_broadcast, logical_axes
 from .known_places import Places, chosen, places_of_operand
 from .lookups_of_sums import move_through_sums
-from .moved_lookups import LookupMover, Made, extent_count, is_joined, is_moved, picks_few, turns_memory
+from .moved_lookups import LookupMover, Made, extent_count, is_joined, is_moved, picks_few
+from .order_of_memory import axis_of_operand, lies_across, turns_memory
 
 MOST_INSTRUCTIONS = 100
 """Instructions per element of a chain that is recomputed at the looked-up position. An estimate: with 2 per byte loaded a kernel is still memory-bound.
@@ -120,26 +121,29 @@ def _pays(fusion: Fusion, expr: LookupOp) -> bool:
     definition = source.definition()
     needs_order = any(isinstance(place, At) for place in expr.positions) and not picks_few(expr)
 
-    def is_end(above: Expr | None) -> bool:
-        return not is_moved(above) or needs_order and turns_memory(above)
+    def is_end(tensor: TensorView, inner: int | None) -> bool:
+        above = tensor.definition()
+        return not is_moved(above) or needs_order and turns_memory(above) and lies_across(tensor, inner, is_moved)
 
-    if isinstance(expr, BagOp) or is_end(definition) or any(a.expanded_extent is not None for a in logical_axes(expr.outputs[0])):  # type: ignore[arg-type]
+    last = max((d for d, axis in enumerate(logical_axes(expr.tensor_outputs[0])) if not axis.is_broadcast()), default=None)
+    inner = None if last is None else axis_of_operand(expr, source, last)
+    if isinstance(expr, BagOp) or is_end(source, inner) or any(a.expanded_extent is not None for a in logical_axes(expr.outputs[0])):  # type: ignore[arg-type]
         return False
     chain: dict[int, Expr] = {}
     ends: set[TensorView] = set()
     axes, counted = extent_count(source), list[Expr]()
-    stack: list[tuple[TensorView, Places]] = [(source, expr.positions)]
+    stack: list[tuple[TensorView, Places, int | None]] = [(source, expr.positions, inner)]
     while stack:
-        tensor, places = stack.pop()
+        tensor, places, inner = stack.pop()
         above = tensor.definition()
-        if above is None or is_end(above):
+        if above is None or is_end(tensor, inner):
             ends.add(tensor)
         elif id(above) not in chain:
             chain[id(above)] = above
             only = chosen(above, places)
             operands = above.tensor_inputs if only is None else [only] if isinstance(only, TensorView) else []
             counted += [above] * (only is None and extent_count(tensor) >= axes)
-            stack += [(v, places_of_operand(above, v, places)) for v in operands]
+            stack += [(v, places_of_operand(above, v, places), None if inner is None else axis_of_operand(above, v, inner)) for v in operands]
         if len(ends) > MOST_SOURCES or len(counted) > MOST_INSTRUCTIONS:
             return False
     if cost_of(counted, ()).instructions > MOST_INSTRUCTIONS:

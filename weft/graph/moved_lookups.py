@@ -21,6 +21,7 @@ from ..ops.factories import iota
 from ..ops.registry import lookup as op_named
 from ..ops.shapes import permute, squeeze
 from .known_places import chosen, value_at
+from .order_of_memory import lies_across, turns_memory
 
 MOVED = (*ELEMENTWISE, LookupOp)
 KEPT = (BagOp, BlockFoldOp, BlockSampleOp)
@@ -79,17 +80,6 @@ def is_moved(expr: Expr | None) -> bool:
 def is_joined(expr: Expr | None) -> bool:
     """True for a lookup that is one with a lookup of its result, whatever its source is: outside of the source it has no value of another tensor."""
     return type(expr) is LookupOp and not (expr.is_masked and isinstance(expr.inputs[-1], TensorView))
-
-
-def turns_memory(expr: Expr | None) -> bool:
-    """True for a copy that transposes. Slices and pads move through it, since tiles are read at an offset as well; rows that an index names are no tiles."""
-    if not isinstance(expr, LoadStoreOp):
-        return False
-    domain = expr.tensor_outputs[0].domain()
-    root = domain.root
-    if root is not None and ({id(a) for a in root} != {id(a) for a in domain.logical} or root[-1] is not domain.logical[-1]):
-        return True
-    return domain.allocation is not None and domain.allocation[-1] is not domain.logical[-1]
 
 
 def extent_count(tensor: TensorView) -> int:
@@ -195,12 +185,18 @@ class LookupMover:
             if isinstance(place, Along):
                 out.add(place.axis)
             elif isinstance(place, Value):
-                out.update(d for d, a in enumerate(logical_axes(place.index)) if not a.is_broadcast())
+                out.update(self._axes_of(place))
         return out
+
+    @staticmethod
+    def _axes_of(place: Value) -> list[int]:
+        """Return the axes of the result along which a position varies."""
+        return [d for d, axis in enumerate(logical_axes(place.index)) if not axis.is_broadcast()]
 
     def _computed(self, tensor: TensorView, window: Window) -> TensorView:
         definition = tensor.definition()
-        is_end = turns_memory(definition) and any(isinstance(place, Value) for place in window.places) and not picks_few(self.expr)
+        is_named = any(isinstance(place, Value) for place in window.places) and not picks_few(self.expr)
+        is_end = is_named and turns_memory(definition) and lies_across(tensor, self._inner(window), is_moved)
         if not is_moved(definition) or is_end or self.only_joins and not is_joined(definition):
             turned = self._turned(tensor, window)
             return self._looked_up(tensor, window) if turned is None else turned
@@ -218,6 +214,14 @@ class LookupMover:
             return self._counted(definition, window.places[0]) if len(window.places) == 1 else self._counted_over_axes(definition, window.places)
         (source,) = definition.tensor_inputs  # type: ignore[union-attr]
         return self.image(source, Window(self._through(definition, source, window), window.is_masked))  # type: ignore[arg-type]
+
+    def _inner(self, window: Window) -> int | None:
+        """Return the axis of a tensor along which it varies where neighbours of the result do, or None."""
+        last = max((d for d, axis in enumerate(self.axes) if not axis.is_broadcast()), default=None)
+        for number, place in enumerate(window.places):
+            if place.axis == last if isinstance(place, Along) else isinstance(place, Value) and last in self._axes_of(place):
+                return number
+        return None
 
     def _turned(self, tensor: TensorView, window: Window) -> TensorView | None:
         """Return a tensor of which each element is read at its own place, with its axes in the order of the result's; None if it is read elsewhere. A lookup
