@@ -1,7 +1,8 @@
 """What the lookups of a thread with neighbouring results take: elements that it loads, lines of memory that a warp touches, and clocks of L1's banks.
 
 Lanes of a warp lie a vector apart: with 8 results per thread, windows in steps of two elements of 16 bits begin 32 bytes apart, so all lanes want words of four
-of the 32 banks, which takes 8 clocks. Places are computed for the lanes of a few warps. Read first: `LookupWork`, `lookup_work`.
+of the 32 banks, which takes 8 clocks. Places are computed for the lanes of a few warps. Rows of a thread whose
+lookups are vectors share these, too (`row_sharing`). Read first: `LookupWork`, `lookup_work`.
 """
 
 from __future__ import annotations
@@ -83,6 +84,32 @@ def lookup_work(
     pairs = zip(counts[::2], counts[1::2])
     seen = len(loads), addresses, lines / warps, clocks / warps
     return [LookupWork(*seen, operations, divisions, rows, of_rows, thread.crosses) for (operations, rows), (divisions, of_rows) in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class RowSharing:
+    """What neighbouring rows of a thread have in common where each looks up a window of rows. loads: that a row needs not do, because another one does.
+    operations: the part of those of rows by themselves that remains."""
+
+    loads: float
+    operations: float
+
+
+ALONE = RowSharing(0.0, 1.0)
+
+
+def row_sharing(axes: LoopAxes, order: Sequence[int], env: Mapping[Sym, int], rows: int) -> RowSharing:
+    """Return what `rows` neighbouring indices of the innermost of the loops in `order` share of lookups in vectors along the loops behind. Masked ones are
+    loaded in branches, which share nothing."""
+    one, several = (ThreadValues(axes, order, env, count) for count in (1, rows))
+    for thread in (one, several):
+        for output in axes.fusion.tensor_outputs():
+            for row in range(thread.elems):
+                thread.value(output, row)
+    if any(lookup.is_masked for lookup, _ in one.loads.values()):
+        return ALONE
+    whole = rows * sum(one.operations)
+    return RowSharing(len(one.loads) - len(several.loads) / rows, sum(several.operations) / whole if whole else 1.0)
 
 
 def _distinct(lines: np.ndarray) -> int:
@@ -178,4 +205,4 @@ _RULES: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 """Integer arithmetic by the names of ops."""
 
-__all__ = ["LookupWork", "computed_lookups", "lookup_work"]
+__all__ = ["LookupWork", "RowSharing", "computed_lookups", "lookup_work", "row_sharing"]

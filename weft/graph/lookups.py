@@ -6,6 +6,8 @@ instead, it never exists as a whole. Owns when that pays; `moved_lookups.py` rew
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ..analysis.op_cost import cost_of
 from ..analysis.plain_copies import only_reader
 from ..expr import ZERO, mul, product, sub
@@ -15,7 +17,7 @@ from ..ir.values import Expr, PointwiseOp, ReductionOp, SqueezeOp, TensorView, W
 from ..ops.build import cast, is_plain_broadcast, logical_axes
 from .known_places import Places, chosen, places_of_operand
 from .lookups_of_sums import move_through_sums
-from .moved_lookups import LookupMover, Made, extent_count, is_joined, is_moved, picks_few
+from .moved_lookups import KEPT_WHOLE, LookupMover, Made, extent_count, is_joined, is_moved, picks_few
 from .order_of_memory import axis_of_operand, lies_across, turns_memory
 
 MOST_INSTRUCTIONS = 100
@@ -25,6 +27,9 @@ MOST_SOURCES = 12
 MOST_SOURCES_OF_A_SHARED_TENSOR = 3
 """Tensors in memory that a chain may read; the second limit applies if the source of the lookup is also needed elsewhere, so that it could be read instead. It
 does not count those with fewer axes than the source, such as weights and results of rows, whose bytes do not matter."""
+MOST_PLACES_OF_PARTS = 12
+"""Places at which a cat or a pad is looked up, up to which its parts are read instead. Each place selects among them, about two instructions per element;
+the cat itself, of 16 bits, would be written and read, four bytes per element, in the time of six instructions each."""
 
 
 def move_lookups_up(fusion: Fusion) -> None:
@@ -34,6 +39,7 @@ def move_lookups_up(fusion: Fusion) -> None:
     runs), or values that are too expensive to recompute; none reads the result of another one. Results keep their names; the values are the same, bit by bit.
     """
     made: Made = {}
+    _keep_parts(fusion)
     for expr in fusion.tensor_exprs():
         if isinstance(expr, LookupOp) and _pays(fusion, expr):
             LookupMover(fusion, expr, made).run()
@@ -50,6 +56,22 @@ def move_lookups_up(fusion: Fusion) -> None:
             _read_or_keep(fusion, expr)
         elif isinstance(expr, SqueezeOp):
             _drop_single_places(fusion, expr)
+
+
+def _keep_parts(fusion: Fusion) -> None:
+    """Mark cats and pads that are looked up at many places, through casts and copies, to be stored."""
+    places = Counter(e.source for e in fusion.tensor_exprs() if isinstance(e, LookupOp) and any(isinstance(place, At) for place in e.positions))
+    for source in [source for source, count in places.items() if count > MOST_PLACES_OF_PARTS]:
+        above = source.definition()
+        while above is not None and is_moved(above) and not _selects_parts(above) and (isinstance(above, LookupOp) or len(above.tensor_inputs) == 1):
+            above = above.tensor_inputs[0].definition()
+        if above is not None and _selects_parts(above):
+            above.attributes[KEPT_WHOLE] = True
+
+
+def _selects_parts(expr: Expr) -> bool:
+    """True for a cat's selection, and for a pad."""
+    return "part" in expr.attributes or isinstance(expr, LookupOp) and expr.is_masked
 
 
 def _drop_single_places(fusion: Fusion, squeeze: SqueezeOp) -> None:
@@ -118,7 +140,6 @@ def _is_inside_as_chosen(choice: Expr, lookup: LookupOp) -> bool:
 
 def _pays(fusion: Fusion, expr: LookupOp) -> bool:
     source = expr.source
-    definition = source.definition()
     needs_order = any(isinstance(place, At) for place in expr.positions) and not picks_few(expr)
 
     def is_end(tensor: TensorView, inner: int | None) -> bool:

@@ -25,6 +25,8 @@ from .order_of_memory import lies_across, turns_memory
 
 MOVED = (*ELEMENTWISE, LookupOp)
 KEPT = (BagOp, BlockFoldOp, BlockSampleOp)
+KEPT_WHOLE = "is_kept_whole"
+"""Attribute of an expression whose result lookups read in memory."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ Made = dict[tuple[Sym, ...], Images]
 def is_moved(expr: Expr | None) -> bool:
     """True for an expression through which a lookup moves. A copy that ends a segment stays. An op that takes a field out of a reduction's state stays with
     the reduction, because states are not stored in memory. A fold over blocks stays, because it also reads the neighbours of a position, which a lookup may
-    leave out or put elsewhere. The sum of a bag stays: it would be computed again for each position."""
+    leave out or put elsewhere. The sum of a bag stays: it would be computed again for each position. So does what is marked as `KEPT_WHOLE`."""
+    if expr is not None and KEPT_WHOLE in expr.attributes:
+        return False
     if not isinstance(expr, MOVED) or isinstance(expr, KEPT) or any(isinstance(t.dtype(), StateType) for t in expr.tensor_inputs):
         return False
     return not ends_segment(expr)

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from ..analysis.index_work import IndexWork
-from ..analysis.lookup_work import LookupWork
+from ..analysis.lookup_work import LookupWork, RowSharing
 from ..analysis.vectorization import MAX_VECTOR_BITS
 
 
@@ -29,6 +29,7 @@ class PointwiseFacts:
     phased_limit_elems[p]: as vector_limit_elems, for vectors that need not fill a row; is_tailed[p]: all rows begin with one of these. index_work[p],
     phased_index_work[p]: accesses and divisions of an index there; the second for these vectors.
     lookups[p], phased_lookups[p]: what a thread with 1, 2, 4, ... neighbouring results does if lookups are read element by element there; empty if none are.
+    shared_rows[p]: what a thread's 1, 2, 4, ... neighbouring indices left of p share of lookups in vectors; empty if they share no loads.
     spread: (bits of an element, the loops that it depends on) of each input that depends on some loops, but not on all.
     """
 
@@ -59,6 +60,7 @@ class PointwiseFacts:
     phased_index_work: tuple[IndexWork, ...] = ()
     lookups: tuple[tuple[LookupWork, ...], ...] = ()
     phased_lookups: tuple[tuple[LookupWork, ...], ...] = ()
+    shared_rows: tuple[tuple[RowSharing, ...], ...] = ()
     spread: tuple[tuple[int, frozenset[int]], ...] = ()
 
     @property

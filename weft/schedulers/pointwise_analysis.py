@@ -14,7 +14,7 @@ from typing import Any
 from ..analysis.blocks import block_needs, moved_bits
 from ..analysis.connected import is_connected
 from ..analysis.index_work import IndexWork, index_work
-from ..analysis.lookup_work import LookupWork, computed_lookups, lookup_work
+from ..analysis.lookup_work import LookupWork, RowSharing, computed_lookups, lookup_work, row_sharing
 from ..analysis.lookups import bad_source, in_memory, loads
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, pointwise_reference
 from ..analysis.op_cost import cost_of
@@ -30,7 +30,11 @@ from ..schedule.peel import gains_by_phase
 from .accesses import Analysis, dtype_bits, phased_limit, single_reads
 from .base import Alignments, Decline, Sizes
 from .facts import PointwiseFacts
+from .limits import UNROLLS
 from .packed import min_vector_elems, thread_vector_bits, why_not_vectors
+
+FEWEST_OF_A_WINDOW = 3
+"""Lookups at positions that a kernel computes, from which rows are asked what they share."""
 
 
 class PointwiseAnalysis(Analysis):
@@ -54,6 +58,7 @@ class PointwiseAnalysis(Analysis):
         self.computed = computed_lookups(t for t in inputs if axes.stored(t) == stored)
         self.looked_up = computed_lookups(t for t in inputs if self.order and self.order[-1] in axes.stored(t))
         self._works: dict[tuple[Any, ...], list[LookupWork]] = {}
+        self._shared: dict[tuple[Any, ...], tuple[RowSharing, ...]] = {}
         self.written_bits = moved_bits([t for t in outputs if axes.stored(t) == stored])
         self.divides_rows = any(sample.layout != "rows" for t in outputs if (sample := sample_of(t)) is not None)
         self.cost = cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
@@ -91,6 +96,7 @@ class PointwiseAnalysis(Analysis):
             index_work=self.index_work,
             phased_index_work=tuple(self.index_work[p] if tailed else self.phased_index_work[p] for p, (_, tailed) in enumerate(phased)) or self.index_work,
             **self._lookups(env, vector_limits, phased),
+            shared_rows=self._shared_rows(env),
             spread=self.spread,
         )
 
@@ -129,6 +135,22 @@ class PointwiseAnalysis(Analysis):
             is_candidate = p > 0 and singles and gains_by_phase(math.prod(extents[p:]), limits[p], elems, self.max_dtype_bits)
             rows.append((self._lookup_work(env, singles, elems, depth - p)[p],) * elems.bit_length() if is_candidate else ())
         return {"lookups": tuple(whole) if any(whole) else (), "phased_lookups": tuple(rows) if any(rows) else ()}
+
+    def _shared_rows(self, env: Sizes) -> tuple[tuple[RowSharing, ...], ...]:
+        """Return what neighbouring rows of a thread share at each break position, where all lookups are vectors along rows."""
+        if len(self.computed) < FEWEST_OF_A_WINDOW:
+            return ()
+        found = [() if p == 0 or self._singles(p, False) else self._sharing(env, p) for p in range(len(self.order))]
+        return tuple(found) if any(found) else ()
+
+    def _sharing(self, env: Sizes, position: int) -> tuple[RowSharing, ...]:
+        key = position, frozenset(env.items())
+        if key not in self._shared:
+            if len(self._shared) >= MOST_REMEMBERED:
+                self._shared.clear()
+            found = tuple(row_sharing(self.axes, self.order[:position], env, rows) for rows in UNROLLS)
+            self._shared[key] = found if any(of.loads > 0 for of in found) else ()
+        return self._shared[key]
 
     def _singles(self, position: int, is_phased: bool) -> tuple[TensorView, ...]:
         vectors = set(self.limits.in_vectors(position, is_phased))

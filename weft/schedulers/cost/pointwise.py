@@ -40,6 +40,8 @@ def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = F
     """Return what the kernels do."""
     t, v = arch.latencies, p.vector_elems
     left, right, reads = _sides(p, f)
+    not_loaded, left_over = _shared(p, f)
+    reads = {**reads, "vector_accesses": reads["vector_accesses"] - not_loaded}
     row = np.where(p.is_phased, np.maximum(1, right // v), np.ceil(right / v))
     blocks_along = np.ceil(row / (p.bdimx * p.unroll_inner))
     blocks = blocks_along * np.ceil(left / (p.bdimy * p.unroll_outer))
@@ -54,7 +56,7 @@ def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = F
     divisions = divisions + seen["divisions"] + (v > 1) * np.where(seen["crosses"], v, 1) * reads["lookup_divisions"]
     accesses = reads["vector_accesses"] + element_accesses + seen["addresses"]
     divisions = divisions + 2 * f.divides_rows * (p.break_point != len(f.extents_elems) - 1)  # the position of a scale in its tile
-    operations = np.where(seen["loads"] > 0, seen["operations"], f.instructions * v)
+    operations = np.where(seen["loads"] > 0, seen["operations"], f.instructions * v * left_over)
     per_vector = OP_INSTRUCTIONS * operations + ACCESS_INSTRUCTIONS * accesses + (seen["loads"] - seen["addresses"]) + DIVISION_INSTRUCTIONS * divisions
     per_row = ACCESS_INSTRUCTIONS * (1 + reads["row_accesses"]) + DIVISION_INSTRUCTIONS * (reads["row_divisions"] + seen["row_divisions"])
     per_row = per_row + OP_INSTRUCTIONS * seen["row_operations"]
@@ -108,6 +110,17 @@ def _lookups(p: Pointwise, f: PointwiseFacts) -> Reads:
                 at = (p.break_point == position) & (np.asarray(p.is_phased, bool) == is_phased)
                 found = np.where(at, np.array([astuple(w) for w in work], float)[np.minimum(width, len(work) - 1)].T, found)
     return dict(zip(fields, found))
+
+
+def _shared(p: Pointwise, f: PointwiseFacts) -> tuple[Any, Any]:
+    """Return the loads that each of a thread's vectors leaves to its neighbours in other rows, and the part of the operations that remains."""
+    loads, operations = np.zeros(np.shape(p.vector_elems)), np.ones(np.shape(p.vector_elems))
+    for position, rows in enumerate(f.shared_rows):
+        if rows:
+            is_here = (p.break_point == position) & ~np.asarray(p.is_phased, bool)
+            found = np.array([astuple(of) for of in rows], float)[np.log2(p.unroll_outer).astype(int)]
+            loads, operations = np.where(is_here, found.T[0], loads), np.where(is_here, found.T[1], operations)
+    return loads, operations
 
 
 def step_bytes(f: PointwiseFacts, place: int) -> float:
