@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from weft import DataType, FusionDefinition
-from weft.analysis.lookup_work import LINE_BYTES, LookupWork, _Places, _bank_clocks, computed_lookups, lookup_work
+from weft.analysis.lookup_work import LINE_BYTES, LookupWork, RowSharing, _Places, _bank_clocks, computed_lookups, lookup_work, row_sharing
 from weft.analysis.lookups import loads
 from weft.arch import H200, WARP_THREADS
 from weft.expr import variables
@@ -177,3 +177,48 @@ def test_what_varies_along_rows_alone_is_looked_up_too() -> None:
     single, four = (facts.lookups[1][n] for n in (0, 2))
     assert (single.loads, single.bank_clocks, four.loads, four.bank_clocks) == (4, 16.0, 16, 256.0)
     assert pointwise_heuristic.choose(facts, H200).vector_elems == 1
+
+
+def windows_of_rows(rows: int, columns: int, size: int, *, is_padded: bool = False) -> PointwiseAnalysis:
+    """Return the analysis of sums over windows down the columns of a matrix, one row after the other; is_padded: rows outside are zero, and not clamped."""
+
+    def build(fd: FusionDefinition) -> None:
+        x = fd.define_tensor(shape=[rows, columns], contiguity=True, dtype=DataType.BFloat16)
+        x = fd.ops.pad(x, pad_widths=[0, 0, size, size]) if is_padded else x
+        total = None
+        for k in range(size):
+            place = fd.ops.add(fd.ops.cast(fd.ops.iota(rows, dtype=DataType.Int), INT32), k)
+            found = fd.ops.index_select(x, place if is_padded else fd.ops.clamp(place, 0, rows - 1), 0)
+            total = fd.ops.cast(found, DataType.Float) if total is None else fd.ops.add(total, fd.ops.cast(found, DataType.Float))
+        fd.add_output(fd.ops.cast(total, DataType.BFloat16))
+
+    return analysis_of(build)
+
+
+@pytest.mark.parametrize("rows", [2, 4, 8])
+def test_neighbouring_rows_share_the_rows_of_their_windows(rows: int) -> None:
+    """So many windows of five rows have four rows more than there are windows. A cast of each row is shared, too, a sum is not."""
+    analysis = windows_of_rows(64, 256, 5)
+    shared = row_sharing(analysis.axes, analysis.order[:1], {}, rows)
+    assert shared.loads == 5 - (rows + 4) / rows
+    assert 0.4 < shared.operations < 1.0 and shared.operations < row_sharing(analysis.axes, analysis.order[:1], {}, rows // 2).operations + (rows == 2)
+
+
+@pytest.mark.parametrize(("rows", "is_padded"), [(63, False), (64, True)], ids=["no whole number of threads", "masked"])
+def test_rows_that_share_nothing(rows: int, is_padded: bool) -> None:
+    analysis = windows_of_rows(rows, 256, 5, is_padded=is_padded)
+    assert row_sharing(analysis.axes, analysis.order[:1], {}, 4).loads == 0
+
+
+def test_a_thread_has_several_rows_where_they_share_windows() -> None:
+    for size, is_shared in ((9, True), (2, False)):
+        analysis = windows_of_rows(4096, 2048, size)
+        facts = analysis.facts({}, {})
+        assert any(facts.shared_rows) is is_shared
+        assert (pointwise_heuristic.choose(facts, H200).unroll_outer > 1) is is_shared
+    assert RowSharing(0.0, 1.0) == analysis_of_one_row()
+
+
+def analysis_of_one_row() -> RowSharing:
+    analysis = windows_of_rows(64, 256, 5)
+    return row_sharing(analysis.axes, analysis.order[:1], {}, 1)

@@ -261,3 +261,35 @@ def test_a_lookup_of_a_lookup_is_one_also_where_its_source_is_too_costly_to_comp
     for _ in range(30):
         y = y.tanh().exp()
     check(define, [x], y[1:, :-1] + y[1:, 1:], kernels=2, tolerance=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(20, 16), (9, 7), (1, 5), (6, 1)])
+def test_rows_of_what_is_transposed_twice_are_read_in_place(rows: int, columns: int) -> None:
+    """Neighbours of the result are neighbours in memory. After one transposition they are rows apart, so that is done first."""
+    x, index = numbers(rows, columns), places(rows, 11)
+
+    def twice(fd: FusionDefinition, x: Any, i: Any) -> Any:
+        return fd.ops.index_select(fd.ops.permute(double(fd, fd.ops.permute(x, dims=[1, 0])), dims=[1, 0]), i, 0)
+
+    check(twice, [x, index], (2 * x + 1)[index])
+
+
+def test_rows_of_what_is_transposed_once_are_read_after_that() -> None:
+    x, index = numbers(24, 20), places(20, 11)
+    check(lambda fd, x, i: fd.ops.index_select(double(fd, fd.ops.permute(x, dims=[1, 0])), i, 0), [x, index], (2 * x.T + 1)[index], kernels=2)
+
+
+@pytest.mark.parametrize(("count", "kernels"), [(12, 1), (13, 2)])
+def test_a_cat_that_is_looked_up_at_many_places_is_stored(count: int, kernels: int) -> None:
+    """Each place would select among the parts."""
+    x, y = numbers(9, 7), numbers(14, 7) + 1
+
+    def windows(fd: FusionDefinition, x: Any, y: Any) -> Any:
+        both = fd.ops.mul(fd.ops.cat([x, y], dim=0), 3.0)
+        total = None
+        for k in range(count):
+            found = fd.ops.index_select(both, fd.ops.add(fd.ops.iota(fd.define_scalar(10), dtype=DataType.Int), k), 0)
+            total = found if total is None else fd.ops.add(total, found)
+        return total
+
+    check(windows, [x, y], sum(3 * torch.cat([x, y])[k : k + 10] for k in range(count)), kernels=kernels, tolerance=1e-5)  # type: ignore[arg-type]

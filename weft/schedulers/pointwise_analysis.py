@@ -57,6 +57,7 @@ class PointwiseAnalysis(Analysis):
         self.read_bits = sum(in_memory(t).dtype().bits for t in inputs if axes.stored(t) == stored)
         self.computed = computed_lookups(t for t in inputs if axes.stored(t) == stored)
         self.looked_up = computed_lookups(t for t in inputs if self.order and self.order[-1] in axes.stored(t))
+        self.rows_alone = tuple(p for p in range(1, len(self.order)) if any(self._is_right_of(index, p) for index in self._indices(inputs)))
         self._works: dict[tuple[Any, ...], list[LookupWork]] = {}
         self._shared: dict[tuple[Any, ...], tuple[RowSharing, ...]] = {}
         self.written_bits = moved_bits([t for t in outputs if axes.stored(t) == stored])
@@ -96,7 +97,7 @@ class PointwiseAnalysis(Analysis):
             index_work=self.index_work,
             phased_index_work=tuple(self.index_work[p] if tailed else self.phased_index_work[p] for p, (_, tailed) in enumerate(phased)) or self.index_work,
             **self._lookups(env, vector_limits, phased),
-            shared_rows=self._shared_rows(env),
+            shared_rows=self._shared_rows(env), rows_alone=self.rows_alone,
             spread=self.spread,
         )
 
@@ -135,6 +136,17 @@ class PointwiseAnalysis(Analysis):
             is_candidate = p > 0 and singles and gains_by_phase(math.prod(extents[p:]), limits[p], elems, self.max_dtype_bits)
             rows.append((self._lookup_work(env, singles, elems, depth - p)[p],) * elems.bit_length() if is_candidate else ())
         return {"lookups": tuple(whole) if any(whole) else (), "phased_lookups": tuple(rows) if any(rows) else ()}
+
+    @staticmethod
+    def _indices(inputs: Sequence[TensorView]) -> list[TensorView]:
+        """Return the tensors of positions that lookups read, and that the kernel computes."""
+        lookups = [t.definition() for t in computed_lookups(inputs)]
+        return [v for e in lookups if e is not None for v in e.tensor_inputs[1:] if v.definition() is not None]
+
+    def _is_right_of(self, tensor: TensorView, position: int) -> bool:
+        """True if a tensor varies along loops right of a break position alone."""
+        found = self.axes.stored(tensor)
+        return bool(found) and not found & set(self.order[:position])
 
     def _shared_rows(self, env: Sizes) -> tuple[tuple[RowSharing, ...], ...]:
         """Return what neighbouring rows of a thread share at each break position, where all lookups are vectors along rows."""

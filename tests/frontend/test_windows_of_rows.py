@@ -1,0 +1,80 @@
+"""Windows of rows, such as the trend of a series: neighbouring rows of a thread share what they look up; values and gradients are torch's in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compared_images import compare
+
+from weft.frontend.backend import GRAPHS
+from weft.options import options
+from weft.schedulers.pointwise_heuristic import Candidate, Candidates
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def trend(x: torch.Tensor, half: int) -> torch.Tensor:
+    """Return the moving average of series [N, rows, features], whose ends are repeated."""
+    padded = torch.cat([x[:, :1].expand(-1, half, -1), x, x[:, -1:].expand(-1, half, -1)], 1)
+    return F.avg_pool1d(padded.transpose(1, 2), 2 * half + 1, 1).transpose(1, 2)
+
+
+def windows(x: torch.Tensor, size: int) -> torch.Tensor:
+    return F.avg_pool1d((x * 2).transpose(1, 2), size, 1).transpose(1, 2).sin()
+
+
+@pytest.fixture
+def several_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Threads have several rows wherever a candidate has; how many, of each kernel, is told."""
+    told: list[int] = []
+    ranked = Candidates.ranked
+
+    def ranked_by_rows(self: Candidates, count: int) -> Sequence[Candidate]:
+        found = sorted(ranked(self, len(self.rows)), key=lambda c: -c.params.unroll_outer * (c.params.unroll_outer <= 4))
+        told.append(found[0].params.unroll_outer)
+        return found[:count]
+
+    monkeypatch.setattr(Candidates, "ranked", ranked_by_rows)
+    return told
+
+
+@pytest.mark.parametrize("shape", [(2, 16, 32), (3, 18, 24), (2, 13, 8), (2, 17, 7), (1, 9, 1), (2, 5, 3), (0, 9, 8)], ids=str)
+def test_values_and_gradients_of_windows_with_several_rows_per_thread(shape: tuple[int, ...], several_rows: list[int]) -> None:
+    with options(cache=False):
+        compare(lambda x: windows(x, 5), torch.randn(shape), gradient_atol=1e-5)
+    assert 0 in shape or shape[-1] == 1 or max(several_rows) > 1  # windows of one column are neighbours
+
+
+@pytest.mark.parametrize(("shape", "half"), [((2, 12, 16), 3), ((1, 19, 5), 2), ((3, 1, 8), 2), ((2, 7, 1), 7)], ids=str)
+def test_the_trend_of_a_series(shape: tuple[int, ...], half: int, several_rows: list[int]) -> None:
+    """One row, one feature, and windows longer than the series."""
+    with options(cache=False):
+        compare(lambda x: x - trend(x, half), torch.randn(shape), gradient_atol=1e-5)
+    assert shape[1] == 1 or max(several_rows) > 1
+
+
+@pytest.mark.parametrize("rows", [12, 11, 1])
+def test_positions_that_vary_right_of_the_break_alone_are_computed_for_one_row(rows: int, several_rows: list[int]) -> None:
+    """Loads of several samples would want the positions in loops of their own, in which nothing declares them."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        place = torch.arange(rows, dtype=torch.int32)
+        return sum(x.index_select(1, (place + k).clamp(0, x.shape[1] - 1)) * (k + 1) for k in range(4))  # type: ignore[return-value]
+
+    with options(cache=False):
+        compare(f, torch.randn(3, 12, 32), gradient_atol=1e-5)
+
+
+def test_the_gradient_of_windows_reads_rows_in_place() -> None:
+    """Channels are turned behind and back; a kernel of its own wrote what is between, in float32."""
+    x = torch.randn(2, 24, 8)
+
+    def f(x: torch.Tensor) -> Any:
+        return F.avg_pool1d((x * 2).transpose(1, 2), 9, 1).transpose(1, 2)
+
+    compare(f, x, gradient_atol=1e-5)
+    assert [len(call.kernels()) for call in GRAPHS[-1].calls] == [1]
