@@ -9,8 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from compared_images import compare
+from fusion_check import poisoned_outputs
 
-from weft.frontend.backend import GRAPHS
+from weft.frontend.backend import GRAPHS, backend
 from weft.options import options
 from weft.schedulers.pointwise_heuristic import Candidate, Candidates
 
@@ -57,16 +58,31 @@ def test_the_trend_of_a_series(shape: tuple[int, ...], half: int, several_rows: 
     assert shape[1] == 1 or max(several_rows) > 1
 
 
-@pytest.mark.parametrize("rows", [12, 11, 1])
-def test_positions_that_vary_right_of_the_break_alone_are_computed_for_one_row(rows: int, several_rows: list[int]) -> None:
+@pytest.mark.parametrize("vector", [1, 2, 4])
+@pytest.mark.parametrize("rows", [12, 11])
+def test_positions_that_vary_right_of_the_break_alone_are_computed_for_one_row(rows: int, vector: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loads of several samples would want the positions in loops of their own, in which nothing declares them."""
+    ranked, told = Candidates.ranked, list[int]()
+
+    def by_samples(self: Candidates, count: int) -> Sequence[Candidate]:
+        def key(candidate: Candidate) -> tuple[bool, bool, int]:
+            p = candidate.params
+            return p.break_point != 1, p.vector_elems != vector, -p.unroll_outer * (p.unroll_outer <= 4)
+
+        found = sorted(ranked(self, len(self.rows)), key=key)
+        told.append(found[0].params.break_point)
+        return found[:count]
 
     def f(x: torch.Tensor) -> torch.Tensor:
         place = torch.arange(rows, dtype=torch.int32)
-        return sum(x.index_select(1, (place + k).clamp(0, x.shape[1] - 1)) * (k + 1) for k in range(4))  # type: ignore[return-value]
+        return sum(x.index_select(1, (place + k).clamp(0, x.shape[1] - 1)) * (k + 1) for k in range(5))  # type: ignore[return-value]
 
-    with options(cache=False):
-        compare(f, torch.randn(3, 12, 32), gradient_atol=1e-5)
+    monkeypatch.setattr(Candidates, "ranked", by_samples)
+    x = torch.randn(2, 16, 32)
+    with options(cache=False), poisoned_outputs():
+        out = torch.compile(f, backend=backend, options={"emulate": True, "strict": True})(x)
+    torch.testing.assert_close(out.double(), f(x.double()), rtol=1e-5, atol=1e-5)
+    assert told[0] == 1
 
 
 def test_the_gradient_of_windows_reads_rows_in_place() -> None:

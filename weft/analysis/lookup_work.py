@@ -25,6 +25,8 @@ BANK_BYTES = 4
 """Width of the 32 banks of L1 and shared memory (CUDA C++ Programming Guide, shared memory, 9.0)."""
 SAMPLED_WARPS, SPREAD = 16, (5**0.5 - 1) / 2
 """Warps whose places are computed, and the fraction of all warps between one and the next, round and round: none of them begin alike in every row."""
+FEWEST_OF_A_WINDOW = 3
+"""Lookups at positions that a kernel computes, from which it is asked what neighbouring rows share of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,4 +207,4 @@ _RULES: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 """Integer arithmetic by the names of ops."""
 
-__all__ = ["LookupWork", "RowSharing", "computed_lookups", "lookup_work", "row_sharing"]
+__all__ = ["FEWEST_OF_A_WINDOW", "LookupWork", "RowSharing", "computed_lookups", "lookup_work", "row_sharing"]

@@ -14,7 +14,7 @@ from typing import Any
 from ..analysis.blocks import block_needs, moved_bits
 from ..analysis.connected import is_connected
 from ..analysis.index_work import IndexWork, index_work
-from ..analysis.lookup_work import LookupWork, RowSharing, computed_lookups, lookup_work, row_sharing
+from ..analysis.lookup_work import FEWEST_OF_A_WINDOW, LookupWork, RowSharing, computed_lookups, lookup_work, row_sharing
 from ..analysis.lookups import bad_source, in_memory, loads
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, pointwise_reference
 from ..analysis.op_cost import cost_of
@@ -32,9 +32,6 @@ from .base import Alignments, Decline, Sizes
 from .facts import PointwiseFacts
 from .limits import UNROLLS
 from .packed import min_vector_elems, thread_vector_bits, why_not_vectors
-
-FEWEST_OF_A_WINDOW = 3
-"""Lookups at positions that a kernel computes, from which rows are asked what they share."""
 
 
 class PointwiseAnalysis(Analysis):
