@@ -54,7 +54,7 @@ class PointwiseAnalysis(Analysis):
         self.read_bits = sum(in_memory(t).dtype().bits for t in inputs if axes.stored(t) == stored)
         self.computed = computed_lookups(t for t in inputs if axes.stored(t) == stored)
         self.looked_up = computed_lookups(t for t in inputs if self.order and self.order[-1] in axes.stored(t))
-        self.rows_alone = tuple(p for p in range(1, len(self.order)) if any(self._is_right_of(index, p) for index in self._indices(inputs)))
+        self.rows_alone = tuple(p for p in range(1, len(self.order)) if any(self._is_right_of(index, p) for index in self._indices_of_vectors(p, inputs)))
         self._works: dict[tuple[Any, ...], list[LookupWork]] = {}
         self._shared: dict[tuple[Any, ...], tuple[RowSharing, ...]] = {}
         self.written_bits = moved_bits([t for t in outputs if axes.stored(t) == stored])
@@ -134,10 +134,10 @@ class PointwiseAnalysis(Analysis):
             rows.append((self._lookup_work(env, singles, elems, depth - p)[p],) * elems.bit_length() if is_candidate else ())
         return {"lookups": tuple(whole) if any(whole) else (), "phased_lookups": tuple(rows) if any(rows) else ()}
 
-    @staticmethod
-    def _indices(inputs: Sequence[TensorView]) -> list[TensorView]:
-        """Return the tensors of positions that lookups read, and that the kernel computes."""
-        lookups = [t.definition() for t in computed_lookups(inputs)]
+    def _indices_of_vectors(self, position: int, inputs: Sequence[TensorView]) -> list[TensorView]:
+        """Return the tensors of positions that the kernel computes for lookups that are vectors."""
+        vectors = set(self.limits.in_vectors(position, is_phased=False))
+        lookups = [t.definition() for t in computed_lookups(t for t in inputs if t in vectors)]
         return [v for e in lookups if e is not None for v in e.tensor_inputs[1:] if v.definition() is not None]
 
     def _is_right_of(self, tensor: TensorView, position: int) -> bool:
