@@ -30,8 +30,6 @@ class PointwiseFacts:
     phased_index_work[p]: accesses and divisions of an index there; the second for these vectors.
     lookups[p], phased_lookups[p]: what a thread with 1, 2, 4, ... neighbouring results does if lookups are read element by element there; empty if none are.
     shared_rows[p]: what a thread's 1, 2, 4, ... neighbouring indices left of p share of lookups in vectors; empty if they share no loads.
-    rows_alone: break positions at which a thread has one index on the left, because positions that it computes
-    for vectors vary along the right side alone.
     spread: (bits of an element, the loops that it depends on) of each input that depends on some loops, but not on all.
     """
 
@@ -63,7 +61,6 @@ class PointwiseFacts:
     lookups: tuple[tuple[LookupWork, ...], ...] = ()
     phased_lookups: tuple[tuple[LookupWork, ...], ...] = ()
     shared_rows: tuple[tuple[RowSharing, ...], ...] = ()
-    rows_alone: tuple[int, ...] = ()
     spread: tuple[tuple[int, frozenset[int]], ...] = ()
 
     @property

@@ -54,7 +54,6 @@ class PointwiseAnalysis(Analysis):
         self.read_bits = sum(in_memory(t).dtype().bits for t in inputs if axes.stored(t) == stored)
         self.computed = computed_lookups(t for t in inputs if axes.stored(t) == stored)
         self.looked_up = computed_lookups(t for t in inputs if self.order and self.order[-1] in axes.stored(t))
-        self.rows_alone = tuple(p for p in range(1, len(self.order)) if any(self._is_right_of(index, p) for index in self._indices_of_vectors(p, inputs)))
         self._works: dict[tuple[Any, ...], list[LookupWork]] = {}
         self._shared: dict[tuple[Any, ...], tuple[RowSharing, ...]] = {}
         self.written_bits = moved_bits([t for t in outputs if axes.stored(t) == stored])
@@ -94,7 +93,7 @@ class PointwiseAnalysis(Analysis):
             index_work=self.index_work,
             phased_index_work=tuple(self.index_work[p] if tailed else self.phased_index_work[p] for p, (_, tailed) in enumerate(phased)) or self.index_work,
             **self._lookups(env, vector_limits, phased),
-            shared_rows=self._shared_rows(env), rows_alone=self.rows_alone,
+            shared_rows=self._shared_rows(env),
             spread=self.spread,
         )
 
@@ -134,22 +133,17 @@ class PointwiseAnalysis(Analysis):
             rows.append((self._lookup_work(env, singles, elems, depth - p)[p],) * elems.bit_length() if is_candidate else ())
         return {"lookups": tuple(whole) if any(whole) else (), "phased_lookups": tuple(rows) if any(rows) else ()}
 
-    def _indices_of_vectors(self, position: int, inputs: Sequence[TensorView]) -> list[TensorView]:
-        """Return the tensors of positions that the kernel computes for lookups that are vectors."""
-        vectors = set(self.limits.in_vectors(position, is_phased=False))
-        lookups = [t.definition() for t in computed_lookups(t for t in inputs if t in vectors)]
-        return [v for e in lookups if e is not None for v in e.tensor_inputs[1:] if v.definition() is not None]
-
     def _is_right_of(self, tensor: TensorView, position: int) -> bool:
         """True if a tensor varies along loops right of a break position alone."""
         found = self.axes.stored(tensor)
         return bool(found) and not found & set(self.order[:position])
 
     def _shared_rows(self, env: Sizes) -> tuple[tuple[RowSharing, ...], ...]:
-        """Return what neighbouring rows of a thread share at each break position, where all lookups are vectors along rows."""
+        """Return what neighbouring rows of a thread share at each break position, where all lookups are vectors along rows, at positions of these rows."""
         if len(self.computed) < FEWEST_OF_A_WINDOW:
             return ()
-        found = [() if p == 0 or self._singles(p, False) else self._sharing(env, p) for p in range(len(self.order))]
+        along = [any(self._is_right_of(v, p) for v in _positions(self.computed)) or bool(self._singles(p, False)) for p in range(len(self.order))]
+        found = [() if p == 0 or along[p] else self._sharing(env, p) for p in range(len(self.order))]
         return tuple(found) if any(found) else ()
 
     def _sharing(self, env: Sizes, position: int) -> tuple[RowSharing, ...]:
@@ -181,6 +175,12 @@ class PointwiseAnalysis(Analysis):
     def why_not_vectors(self, facts: PointwiseFacts, chosen_elems: int) -> Decline | None:
         """Return why vectors of so many elements do not do for packed outputs, or for folds over blocks."""
         return why_not_vectors(self.outputs, self.limits, facts.vector_limit_elems[0], self.blocks, chosen_elems)
+
+
+def _positions(inputs: Sequence[TensorView]) -> list[TensorView]:
+    """Return the positions that a kernel computes for lookups."""
+    lookups = [t.definition() for t in computed_lookups(inputs)]
+    return [v for e in lookups if e is not None for v in e.tensor_inputs[1:] if v.definition() is not None]
 
 
 def _elems(tensor: TensorView, env: Sizes) -> int:

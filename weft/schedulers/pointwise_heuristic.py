@@ -173,8 +173,8 @@ class Candidates:
         keep &= (bdimx >= WARP_THREADS) | (vectors < 2 * WARP_THREADS)  # the lanes of a warp read neighbours, if rows are long enough
         if at.is_phased:
             keep &= bdimx >= 2 * at.vector_elems  # each element at the ends of a row needs a thread
-        if at.is_phased or self.facts.block_elems or at.position in self.facts.rows_alone:
-            keep &= outer == 1  # each row has its own phase; lanes that hold a block of elements together are neighbours; positions are computed for one row
+        if at.is_phased or self.facts.block_elems:
+            keep &= outer == 1  # each row has its own phase; lanes that hold a block of elements together are neighbours
         if self.facts.block_elems:
             is_whole = bdimx * vector % self.facts.block_elems == 0  # the threads along a row hold whole blocks of elements
             keep = keep & is_whole if (keep & is_whole).any() else is_whole & (outer * inner == 1)
