@@ -56,12 +56,12 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     """Bring a fusion into normal form; return the sizes that must be equal in every call, or None if there was nothing to do.
 
     Before: axes may be open; slices, pads, cats, reshapes as the user wrote them. After: inputs, outputs and names of tensors are the same; every axis is
-    decided; a tensor with factored axes has `TensorDomain.user`; quotients by powers of two are products; reshapes remain only if their sizes do not factor; no CatOp remains; doubles of which a cast
-    keeps nothing are floats; lookups read tensors in memory, where that is profitable; scans between two reversals begin at the last element; topks of a few
-    values are reductions, sums that pick one element are lookups; scatters are writes into a copy; sums that differ only in factors of their results are one
-    sum, as are sums whose results are added, and sums of pairs over either axis, if pairs are alike both ways; sums of slices are slices of a sum that is
-    there; a reduction of a reduction is one; rows and positions are read and counted once for each axis that they are used along; rotations are of inputs,
-    where possible, or else of what a kernel writes.
+    decided; a tensor with factored axes has `TensorDomain.user`; reshapes remain only if their sizes do not factor; no CatOp remains; doubles of which a
+    cast keeps nothing are floats, and quotients by powers of two are products; lookups read tensors in memory, where that is profitable; scans between two
+    reversals begin at the last element; topks of a few values are reductions, sums that pick one element are lookups; scatters are writes into a copy; sums
+    that differ only in factors of their results are one sum, as are sums whose results are added, and sums of pairs over either axis, if pairs are alike
+    both ways; sums of slices are slices of a sum that is there; a reduction of a reduction is one; rows and positions are read and counted once for each
+    axis that they are used along; rotations are of inputs, where possible, or else of what a kernel writes.
     Errors: those of `concretize`.
     """
     questions = questions or Questions()
