@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from fusion_check import poisoned_outputs
 from two_sided_fusions import CASES, PLAIN, WAYS, forced, norm_backward, norm_backward_in_float64, norm_backward_inputs, numbers, relative_error
 
 import weft.schedulers.inner_outer as template
@@ -409,3 +410,20 @@ def test_rows_of_which_an_input_has_the_parts_apart(way):
     assert kernel.proposal.scheduler is SchedulerType.inner_outer_persistent
     for got, want in zip(outputs, (y, (y * wide).sum((0, 1, 2))), strict=True):
         assert relative_error(got, want) <= 2.0**-8
+
+
+@pytest.mark.parametrize("shape", [(70, 300), (1, 5), (5, 1), (33, 129)], ids=str)
+def test_rows_of_two_inputs_that_only_sums_bring_together_are_two_kernels(shape: tuple[int, int]) -> None:
+    """No tensor of whole rows is computed from both, so that the loops of one are not those of the other."""
+    with FusionDefinition() as fd:
+        x, y = (fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=DataType.Float) for _ in range(2))
+        for dim in (1, 0):
+            a, b = (fd.ops.sum(t, dims=[dim]) for t in (x, y))
+            fd.add_output(fd.ops.sub(b, fd.ops.mul(a, a)))
+    given = [torch.randn(shape), torch.randn(shape)]
+    with options(strict_schedules=True), poisoned_outputs():
+        outs = fd.execute(given)
+    for dim, out in zip((1, 0), outs):
+        first, second = (t.double().sum(dim) for t in given)
+        size = given[1].double().abs().sum(dim) + given[0].double().abs().sum(dim) ** 2
+        assert ((out.double() - (second - first**2)).abs() <= (4 + max(shape)) * 2.0**-23 * size).all()

@@ -5,14 +5,16 @@ Owns that one fact. Read first: `components`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView
 from .axes import TIE
 
 
-def components(fusion: Fusion) -> list[list[TensorView]]:
-    """Return the connected components of the fusion's tensors (by expressions and tied loops), in order of first appearance."""
-    parent: dict[TensorView, TensorView] = {t: t for t in fusion.tensors()}
+def components(fusion: Fusion, among: Callable[[TensorView], bool] = lambda tensor: True) -> list[list[TensorView]]:
+    """Return the connected components of the fusion's tensors (by expressions and tied loops), in order of first appearance. among: tensors that count."""
+    parent: dict[TensorView, TensorView] = {t: t for t in fusion.tensors() if among(t)}
 
     tied: dict[object, TensorView] = {}
 
@@ -23,8 +25,8 @@ def components(fusion: Fusion) -> list[list[TensorView]]:
         return tensor
 
     for expr in fusion.tensor_exprs():
-        members = [v for v in (*expr.outputs, *expr.tensor_inputs) if isinstance(v, TensorView)]
-        if TIE in expr.attributes:
+        members = [v for v in (*expr.outputs, *expr.tensor_inputs) if isinstance(v, TensorView) and v in parent]
+        if TIE in expr.attributes and members:
             members.append(tied.setdefault(expr.attributes[TIE], members[0]))
         for other in members[1:]:
             parent[find(other)] = find(members[0])

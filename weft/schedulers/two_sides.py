@@ -12,7 +12,7 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 
 from ..analysis.blocks import block_needs
-from ..analysis.connected import is_connected
+from ..analysis.connected import components, is_connected
 from ..analysis.lookups import bad_source, loads, looked_up_only
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes
 from ..analysis.op_cost import OpCost, cost_of
@@ -179,7 +179,7 @@ def analyze_two_sides(fusion: Fusion, axes: LoopAxes | None = None) -> TwoSidedA
     column_tensors, kept_by_columns = behind(fusion, outer), loops - outer.reduced
     if (samples or kept_by_columns != inner.reduced) and (kept or any(of_one)):
         return Obstacle(f"{totals[0]} keeps axes that {inner.reference} keeps, too, and only one of them has an axis of one element")
-    if without := _without_loops(fusion, axes, inner, outer, column_tensors):
+    if without := _without_loops(fusion, axes, inner, outer, column_tensors) or _apart(fusion, axes, inner, column_tensors | read_elsewhere):
         return Obstacle(without)
     for tensor in column_tensors:
         if not axes.stored(tensor) <= kept_by_columns or tensor in {o for e in inner.reductions for o in e.outputs}:
@@ -204,6 +204,15 @@ def _without_loops(fusion: Fusion, axes: LoopAxes, inner: ReductionShape, outer:
         if not _operands(tensor) and tensor.definition() is not None and not columns <= axes.concrete(tensor):
             return f"{tensor} is needed for the column results, but has only some of the columns"
     return None
+
+
+def _apart(fusion: Fusion, axes: LoopAxes, inner: ReductionShape, others: set[TensorView]) -> str | None:
+    """Return a reduction of rows that no tensor of whole rows connects with the others, so that it would not get their loops; or None."""
+    results = {e.outputs[0] for e in inner.reductions}
+    groups = components(fusion, lambda t: t in results or t not in others and inner.reduced <= axes.concrete(t))
+    of_reference = next(group for group in groups if inner.reference in group)
+    apart = next((t for t in axes.tensors if t in results and t not in of_reference), None)
+    return None if apart is None else f"{apart} and {inner.reference} reduce rows that have no tensor in common"
 
 
 def behind(fusion: Fusion, columns: ReductionShape) -> set[TensorView]:
