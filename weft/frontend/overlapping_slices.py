@@ -87,7 +87,8 @@ def _slice_of(leaf: Node) -> Slice | None:
     """Return the slice whose gradient this is; None for anything else, open sizes, numbers that are no real floats, and slices of nothing."""
     if leaf.target is not aten.slice_backward.default:
         return None
-    gradient, sizes, dim, start, end, step = given = tuple[Any, ...](leaf.args)
+    given: tuple[Any, ...] = leaf.args
+    gradient, sizes, dim, start, end, step = given
     value = gradient.meta["val"]
     if not value.dtype.is_floating_point or not all(isinstance(n, int) for n in (*sizes, *value.shape, *given[2:])) or 0 in value.shape:
         return None
