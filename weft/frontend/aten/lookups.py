@@ -291,7 +291,8 @@ def scatter(t: Translation, base: Operand, dim: int, index: Operand, source: Ope
 
 def _adds(node: torch.fx.Node) -> str:
     """Few places are compared with all positions. More are added atomically, where the order of sums is free, and what they are added to is computed here."""
-    base, dim, *_ = operands = tuple[Any, ...](node.args)
+    operands: tuple[Any, ...] = node.args
+    base, dim, *_ = operands
     given = [meta_of(operands[n]) for n in (0, 2, 3)]
     dim %= max(1, given[0].dim())
     sizes = [[n for d, n in enumerate(value.shape) if d != dim or value is not given[0]] for value in given]
