@@ -89,7 +89,7 @@ def predicted_ns(case: Timed, arch: Arch, fitted: Fitted = FITTED) -> np.ndarray
     elif case.spec.template == "reduction":
         shape = {name: of(name) for name in ("vector_elems", "unroll", "bdimx", "bdimy", "bdimz", "grid_split", "max_registers")}
         is_3d = np.array([params.kind == "3d" for params in case.params])
-        same = {"is_phased": case.params[0].is_phased, "overlaps": case.params[0].overlaps}
+        same = {name: getattr(case.params[0], name) for name in ("is_phased", "overlaps", "are_all")}
         kernels = Reductions(not facts.is_inner, is_3d, is_cluster=of("is_cluster", bool), **same, **shape)
         work = work_of_reductions(kernels, facts, arch, fitted)
     else:
