@@ -13,6 +13,7 @@ atexit.register(shutil.rmtree, os.environ["TORCHINDUCTOR_CACHE_DIR"], ignore_err
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from weft.frontend.record import GRAPHS  # noqa: E402
 from weft.options import options  # noqa: E402
 
 
@@ -20,6 +21,7 @@ from weft.options import options  # noqa: E402
 def fresh() -> Iterator[None]:
     """Nothing compiled before, and kernels in the emulator with all checks."""
     torch._dynamo.reset()
+    GRAPHS.clear()  # a backward that is compiled after a reset is not forgotten by the next one
     torch.manual_seed(0)
     with options(check="races"):
         yield
