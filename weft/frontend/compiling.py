@@ -26,13 +26,13 @@ from .calling import code_of_graph
 from .complex_parts import VIEWS_OF_PARTS, split_complex
 from .explain import as_text
 from .graph_plan import Boxed, GraphPlan, boxed
+from .overlapping_slices import join_slices
 from .record import GRAPHS, CompiledGraph, counts, weight
 from .region_call import RegionCall, RegionCalls, plan_of
 from .regions import Region, find_regions, is_cheap
 from .reuse import donated_arguments, find_reuses
 from .rewrites import simplify
 from .row_sums import sum_rows
-from .overlapping_slices import join_slices
 from .scatter_reductions import reduce_rows
 from .structure import digest_of, structure_of
 from .translate import Translated, translate

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from .rewrites import emit, is_sum, leaves_of, replace
+from .rewrites import emit, is_sum, is_term, leaves_of, replace
 from .windows import integers_below
 
 aten = torch.ops.aten
@@ -47,7 +47,7 @@ class Slice:
 def join_slices(graph: Graph) -> None:
     """Rewrite sums with gradients of overlapping slices, and gradients of slices in steps, in place."""
     for node in list(graph.nodes):
-        if node.target not in _JOINED or len(node.users) == 1 and is_sum(next(iter(node.users))):
+        if node.target not in _JOINED or is_term(node):
             continue  # others, and what is a part of a longer sum
         terms = _joined(graph, node, leaves_of(node) if is_sum(node) else [node])
         if terms is not None:

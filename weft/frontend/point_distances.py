@@ -15,10 +15,7 @@ from torch.fx import GraphModule
 MOST_COORDINATES = 16
 """Points of more coordinates are left to torch: each would be read again for each pair."""
 
-_SIGNATURE = inspect.Signature([
-    inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
-    for name, default in (("x1", inspect.Parameter.empty), ("x2", inspect.Parameter.empty), ("p", 2.0), ("compute_mode", "use_mm_for_euclid_dist_if_necessary"))
-])  # fmt: skip
+_SIGNATURE = inspect.signature(torch.functional.cdist)
 
 
 def spell_distances(gm: GraphModule, *, is_emulated: bool) -> None:

@@ -150,8 +150,8 @@ def replace(graph: Graph, node: Node, by: Node) -> None:
 # ---------------------------------------------------------------- gradients of slices
 def _join_slices(graph: Graph, node: Node) -> None:
     """Replace a sum of gradients of slices that cover a tensor without overlap by a concatenation."""
-    if is_sum(node) and len(node.users) == 1 and is_sum(next(iter(node.users))):
-        return  # it is a part of a longer sum
+    if is_sum(node) and is_term(node):
+        return
     leaves = leaves_of(node) if is_sum(node) else []
     groups: dict[Any, list[tuple[int, int, Node]]] = {}
     for leaf in leaves:
@@ -244,6 +244,11 @@ def is_sum(node: Node) -> bool:
         return False
     values: list[Any] = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
     return all(isinstance(v, torch.Tensor) and v.dtype is values[0].dtype and v.shape == values[0].shape for v in values)
+
+
+def is_term(node: Node) -> bool:
+    """True if only a sum reads a node."""
+    return len(node.users) == 1 and is_sum(next(iter(node.users)))
 
 
 def leaves_of(node: Node) -> list[Node]:
@@ -444,4 +449,4 @@ _REWRITES: dict[Any, Callable[[Graph, Node], None]] = {
     aten.ones_like.default: _full_of_nothing,
 }  # fmt: skip
 
-__all__ = ["CONVOLUTIONS", "KEPT", "drop_unread", "emit", "equal_sizes", "fake_result", "is_sum", "leaves_of", "replace", "simplify"]
+__all__ = ["CONVOLUTIONS", "KEPT", "drop_unread", "emit", "equal_sizes", "fake_result", "is_sum", "is_term", "leaves_of", "replace", "simplify"]

@@ -33,4 +33,4 @@ def _reciprocal(divisor: Val) -> float | None:
     return 1.0 / value if abs(fraction) == 0.5 and abs(exponent - 1) <= LARGEST_EXPONENT else None
 
 
-__all__ = ["multiply_by_reciprocals"]
+__all__ = ["QUOTIENTS", "multiply_by_reciprocals"]

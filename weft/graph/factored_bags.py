@@ -16,6 +16,7 @@ from ..ir.graph_ops import BagOp, ReshapeOp
 from ..ir.values import PointwiseOp, Scalar, TensorView, Val, no_reductions
 from ..ops.build import logical_axes, pointwise
 from ..ops.shapes import permute
+from .exact_quotients import QUOTIENTS
 
 FLOATS = (DataType.Float, DataType.Double, DataType.BFloat16, DataType.Half)
 Factor = tuple[str, Scalar]
@@ -94,7 +95,7 @@ def _is_in_memory(tensor: TensorView) -> bool:
 
 def _number(expr: PointwiseOp) -> Scalar | None:
     """Return the finite number that an expression multiplies a tensor with, or divides it by."""
-    if expr.op_name not in ("mul", "div", "truediv") or len(expr.tensor_inputs) != 1:
+    if expr.op_name not in ("mul", *QUOTIENTS) or len(expr.tensor_inputs) != 1:
         return None
     first, second = expr.inputs
     number = first if expr.op_name == "mul" and isinstance(first, Scalar) else second

@@ -18,7 +18,7 @@ from ..ops.build import cast, is_plain_broadcast, logical_axes
 from .known_places import Places, chosen, places_of_operand
 from .lookups_of_sums import move_through_sums
 from .moved_lookups import KEPT_WHOLE, LookupMover, Made, extent_count, is_joined, is_moved, picks_few
-from .order_of_memory import axis_of_operand, lies_across, turns_memory
+from .order_of_memory import axis_of_operand, innermost, lies_across, turns_memory
 
 MOST_INSTRUCTIONS = 100
 """Instructions per element of a chain that is recomputed at the looked-up position. An estimate: with 2 per byte loaded a kernel is still memory-bound.
@@ -146,7 +146,7 @@ def _pays(fusion: Fusion, expr: LookupOp) -> bool:
         above = tensor.definition()
         return not is_moved(above) or needs_order and turns_memory(above) and lies_across(tensor, inner, is_moved)
 
-    last = max((d for d, axis in enumerate(logical_axes(expr.tensor_outputs[0])) if not axis.is_broadcast()), default=None)
+    last = innermost(logical_axes(expr.tensor_outputs[0]))
     inner = None if last is None else axis_of_operand(expr, source, last)
     if isinstance(expr, BagOp) or is_end(source, inner) or any(a.expanded_extent is not None for a in logical_axes(expr.outputs[0])):  # type: ignore[arg-type]
         return False

@@ -21,7 +21,7 @@ from ..ops.factories import iota
 from ..ops.registry import lookup as op_named
 from ..ops.shapes import permute, squeeze
 from .known_places import chosen, value_at
-from .order_of_memory import lies_across, turns_memory
+from .order_of_memory import innermost, lies_across, turns_memory
 
 MOVED = (*ELEMENTWISE, LookupOp)
 KEPT = (BagOp, BlockFoldOp, BlockSampleOp)
@@ -221,7 +221,7 @@ class LookupMover:
 
     def _inner(self, window: Window) -> int | None:
         """Return the axis of a tensor along which it varies where neighbours of the result do, or None."""
-        last = max((d for d, axis in enumerate(self.axes) if not axis.is_broadcast()), default=None)
+        last = innermost(self.axes)
         for number, place in enumerate(window.places):
             if place.axis == last if isinstance(place, Along) else isinstance(place, Value) and last in self._axes_of(place):
                 return number

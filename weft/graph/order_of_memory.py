@@ -6,10 +6,10 @@ unless another copy turns them back. Owns which copies transpose, and the way of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..ir.graph_ops import Along, At, LookupOp
-from ..ir.values import BroadcastOp, Expr, LoadStoreOp, SqueezeOp, TensorView
+from ..ir.values import BroadcastOp, Expr, IterDomain, LoadStoreOp, SqueezeOp, TensorView
 from ..ops.build import logical_axes
 
 
@@ -45,6 +45,11 @@ def lies_across(tensor: TensorView, inner: int | None, is_moved: Callable[[Expr 
     return False
 
 
+def innermost(axes: Sequence[IterDomain]) -> int | None:
+    """Return the last of these axes that has several elements of its own, or None."""
+    return max((d for d, axis in enumerate(axes) if not axis.is_broadcast()), default=None)
+
+
 def axis_of_operand(expr: Expr, operand: TensorView, axis: int) -> int | None:
     """Return the axis of an operand along which it varies where the result varies along `axis`, or None."""
     if isinstance(expr, BroadcastOp):
@@ -68,4 +73,4 @@ def _varies(lookup: LookupOp, place: object, axis: int) -> bool:
     return isinstance(place, Along) and place.axis == axis
 
 
-__all__ = ["axis_of_operand", "lies_across", "turns_memory"]
+__all__ = ["axis_of_operand", "innermost", "lies_across", "turns_memory"]

@@ -15,6 +15,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, ReductionOp, Scalar, SqueezeOp, TensorView, Val
 from ..ops.build import logical_axes
 from ..ops.registry import Parity, lookup
+from .exact_quotients import QUOTIENTS
 from .factored_sums import WIDE
 from .made_reductions import release_result
 
@@ -24,7 +25,6 @@ Label = Optional[Hashable]
 _Use = tuple[TensorView, tuple[Label, ...]]
 Form = tuple[int, int]
 """A sign, and a number that equal values have in common. The sign is 0 if it does not matter: the value is 0, or no number."""
-QUOTIENTS = ("div", "truediv")
 
 
 @dataclass(frozen=True)

@@ -380,7 +380,6 @@ def _rows(base: Any, index: Any, source: Any, attributes: Mapping[str, Any]) -> 
 
 def nothing_of(kind: str, dtype: Any) -> float:
     """Return the number of a torch type that changes nothing where it is combined by "sum", "max" or "min"."""
-    """The number that changes nothing where it is combined."""
     limits = (-math.inf, math.inf) if dtype.is_floating_point else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
     return 0 if kind == "sum" else limits[kind == "min"]
 

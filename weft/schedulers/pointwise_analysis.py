@@ -8,7 +8,7 @@ Read first: `analyze_pointwise`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..analysis.blocks import block_needs, moved_bits
@@ -54,8 +54,7 @@ class PointwiseAnalysis(Analysis):
         self.read_bits = sum(in_memory(t).dtype().bits for t in inputs if axes.stored(t) == stored)
         self.computed = computed_lookups(t for t in inputs if axes.stored(t) == stored)
         self.looked_up = computed_lookups(t for t in inputs if self.order and self.order[-1] in axes.stored(t))
-        self._works: dict[tuple[Any, ...], list[LookupWork]] = {}
-        self._shared: dict[tuple[Any, ...], tuple[RowSharing, ...]] = {}
+        self._known: dict[tuple[Any, ...], Any] = {}
         self.written_bits = moved_bits([t for t in outputs if axes.stored(t) == stored])
         self.divides_rows = any(sample.layout != "rows" for t in outputs if (sample := sample_of(t)) is not None)
         self.cost = cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
@@ -147,26 +146,28 @@ class PointwiseAnalysis(Analysis):
         return tuple(found) if any(found) else ()
 
     def _sharing(self, env: Sizes, position: int) -> tuple[RowSharing, ...]:
-        key = position, frozenset(env.items())
-        if key not in self._shared:
-            if len(self._shared) >= MOST_REMEMBERED:
-                self._shared.clear()
-            found = tuple(row_sharing(self.axes, self.order[:position], env, rows) for rows in UNROLLS)
-            self._shared[key] = found if any(of.loads > 0 for of in found) else ()
-        return self._shared[key]
+        found: tuple[RowSharing, ...] = self._once(
+            lambda: tuple(row_sharing(self.axes, self.order[:position], env, rows) for rows in UNROLLS), position, frozenset(env.items())
+        )  # fmt: skip
+        return found if any(of.loads > 0 for of in found) else ()
 
     def _singles(self, position: int, is_phased: bool) -> tuple[TensorView, ...]:
         vectors = set(self.limits.in_vectors(position, is_phased))
         return tuple(t for t in self.looked_up if t not in vectors)
 
     def _lookup_work(self, env: Sizes, singles: tuple[TensorView, ...], elems: int, phased: int) -> list[LookupWork]:
-        """Return `lookup_work`, which is asked for at the same sizes several times."""
-        key = singles, elems, phased, frozenset(env.items())
-        if key not in self._works:
-            if len(self._works) >= MOST_REMEMBERED:
-                self._works.clear()
-            self._works[key] = lookup_work(self.axes, self.order, singles, env, elems, phased)
-        return self._works[key]
+        found: list[LookupWork] = self._once(
+            lambda: lookup_work(self.axes, self.order, singles, env, elems, phased), singles, elems, phased, frozenset(env.items())
+        )  # fmt: skip
+        return found
+
+    def _once(self, make: Callable[[], Any], *key: Any) -> Any:
+        """Return what `make` returns for a key; it is asked for at the same sizes several times."""
+        if key not in self._known:
+            if len(self._known) >= MOST_REMEMBERED:
+                self._known.clear()
+            self._known[key] = make()
+        return self._known[key]
 
     def _single_reads(self, env: Sizes, alignment_bits: Alignments) -> list[TensorView]:
         wanted = self.min_vector_elems if self.needs_vectors else 1
@@ -177,9 +178,9 @@ class PointwiseAnalysis(Analysis):
         return why_not_vectors(self.outputs, self.limits, facts.vector_limit_elems[0], self.blocks, chosen_elems)
 
 
-def _positions(inputs: Sequence[TensorView]) -> list[TensorView]:
-    """Return the positions that a kernel computes for lookups."""
-    lookups = [t.definition() for t in computed_lookups(inputs)]
+def _positions(computed: Sequence[TensorView]) -> list[TensorView]:
+    """Return the positions that a kernel computes for these results of lookups."""
+    lookups = [t.definition() for t in computed]
     return [v for e in lookups if e is not None for v in e.tensor_inputs[1:] if v.definition() is not None]
 
 
