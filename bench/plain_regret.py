@@ -84,7 +84,7 @@ def predicted_ns(case: Timed, arch: Arch, fitted: Fitted = FITTED) -> np.ndarray
 
     if case.spec.template == "pointwise":
         names = ("vector_elems", "unroll_outer", "unroll_inner", "bdimx", "bdimy")
-        walks = (of("is_left_fastest", bool), of("is_phased", bool))
+        walks = tuple(of(name, bool) for name in ("is_left_fastest", "is_phased", "shares_rows"))
         work = work_of_pointwise(Pointwise(of("break_point", int), *map(of, names), *walks), facts, arch, fitted)
     elif case.spec.template == "reduction":
         shape = {name: of(name) for name in ("vector_elems", "unroll", "bdimx", "bdimy", "bdimz", "grid_split", "max_registers")}

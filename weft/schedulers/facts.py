@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..analysis.index_work import IndexWork
 from ..analysis.lookup_work import LookupWork, RowSharing
 from ..analysis.vectorization import MAX_VECTOR_BITS
+from .still_rows import StillRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class PointwiseFacts:
     phased_index_work[p]: accesses and divisions of an index there; the second for these vectors.
     lookups[p], phased_lookups[p]: what a thread with 1, 2, 4, ... neighbouring results does if lookups are read element by element there; empty if none are.
     shared_rows[p]: what a thread's 1, 2, 4, ... neighbouring indices left of p share of lookups in vectors; empty if they share no loads.
+    still_rows[p]: what does not vary along the innermost loop left of p; None if that is nothing.
     spread: (bits of an element, the loops that it depends on) of each input that depends on some loops, but not on all.
     """
 
@@ -61,6 +63,7 @@ class PointwiseFacts:
     lookups: tuple[tuple[LookupWork, ...], ...] = ()
     phased_lookups: tuple[tuple[LookupWork, ...], ...] = ()
     shared_rows: tuple[tuple[RowSharing, ...], ...] = ()
+    still_rows: tuple[StillRows | None, ...] = ()
     spread: tuple[tuple[int, frozenset[int]], ...] = ()
 
     @property

@@ -1,7 +1,8 @@
 """PointWise: no reduction. The axes of one output are merged left and right of a break point and distributed over blocks, threads and vectors.
 
     1-D   [BIDx, unroll, TIDx, vector]
-    2-D   left: [BIDy, TIDy, unroll]   right: [BIDx, unroll, TIDx, vector]     where a broadcast operand is read once per block instead of once per element
+    2-D   left: [BIDy, TIDy, unroll]   right: [BIDx, unroll, TIDx, vector]     where a broadcast operand is read once per block instead of once per element,
+                                                                               or once per thread, whose rows share what does not vary along them
 
 Owns the template; parameters are chosen in `pointwise_heuristic.py`. Read first: `PointWise.apply`.
 """
@@ -51,7 +52,9 @@ class PointWise(Scheduler):
         template.bind(reference)
         names = names_in_vectors(analysis.limits, params.break_point, params)
         template.vectorize([name for name in names if name not in params.single_reads], params.vector_elems)
-        template.inline_fixed(dict.fromkeys(template.loads, loads_at), 0)
+        still = analysis.still_rows[params.break_point] if params.shares_rows else None
+        kept = [template.tensor(name) for name in (still.kept if still is not None else ())]
+        template.inline_fixed(dict.fromkeys([*template.loads, *kept], loads_at), 0)
         return ScheduleResult(tuple(static), params.max_registers, peel=None if phase is None else Peel(phase=phase), access_bits=params.access_bits)
 
 
@@ -64,6 +67,7 @@ def schedule_reference(reference: TensorView, analysis: PointwiseAnalysis, param
         return [], 0, None
     left_count = rank - len(order) + params.break_point if params.break_point else 0
     right = merge_axes_at(reference, left_count, rank - left_count)
+    rows = split_axis(reference, reference.axis(left_count - 1), params.unroll_outer)[1] if params.shares_rows else None
     left = merge_axes_at(reference, 0, left_count)
     phase = None
     if params.is_phased:
@@ -78,16 +82,17 @@ def schedule_reference(reference: TensorView, analysis: PointwiseAnalysis, param
         blocks.parallelize(ParallelType.grid_x)
         arrange_axes(reference, [blocks, unroll, threads, vector])
         return static, 1, None
-    static += _bind_left(reference, left, (blocks, unroll, threads, vector), params)
+    static += _bind_left(reference, left, rows, (blocks, unroll, threads, vector), params)
     return static, 2 + (params.bdimy > 1) + params.split_grid_y, phase
 
 
 def _bind_left(
-    reference: TensorView, left: IterDomain, right_parts: tuple[IterDomain, ...], params: PointwiseParams
+    reference: TensorView, left: IterDomain, left_unroll: IterDomain | None, right_parts: tuple[IterDomain, ...], params: PointwiseParams
 ) -> list[tuple[ParallelType, int]]:  # fmt: skip
     blocks, unroll, threads, vector = right_parts
     static, front = [], []
-    left, left_unroll = split_axis(reference, left, params.unroll_outer)
+    if left_unroll is None:
+        left, left_unroll = split_axis(reference, left, params.unroll_outer)
     if params.bdimy > 1:
         left, rows = split_axis(reference, left, params.bdimy)
         rows.parallelize(ParallelType.block_y)

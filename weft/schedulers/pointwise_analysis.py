@@ -32,6 +32,7 @@ from .base import Alignments, Decline, Sizes
 from .facts import PointwiseFacts
 from .limits import UNROLLS
 from .packed import min_vector_elems, thread_vector_bits, why_not_vectors
+from .still_rows import still_rows
 
 
 class PointwiseAnalysis(Analysis):
@@ -61,6 +62,8 @@ class PointwiseAnalysis(Analysis):
         self.outputs, self.blocks = outputs, block_needs(fusion, axes, self.order[-1] if self.order else None)
         places = [frozenset(n for n, c in enumerate(self.order) if c in axes.stored(t)) for t in inputs]
         self.spread = tuple((in_memory(t).dtype().bits, found) for t, found in zip(inputs, places) if 0 < len(found) < len(self.order))
+        at = [None, *range(1, len(self.order))]
+        self.still_rows = tuple(p and still_rows(axes, self.order, p, inputs, self.limits.in_vectors(p, False)) for p in at)
         self.index_work, self.phased_index_work = (self._index_work([*inputs, *outputs], is_phased) for is_phased in (False, True))
         self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable, outputs)
 
@@ -93,6 +96,7 @@ class PointwiseAnalysis(Analysis):
             phased_index_work=tuple(self.index_work[p] if tailed else self.phased_index_work[p] for p, (_, tailed) in enumerate(phased)) or self.index_work,
             **self._lookups(env, vector_limits, phased),
             shared_rows=self._shared_rows(env),
+            still_rows=self.still_rows,
             spread=self.spread,
         )
 

@@ -5,6 +5,7 @@ Owns `PointwiseParams`, which of them are candidates, and the choice. Pure: fact
 Loops, outermost first, of the reference's axes merged left and right of the break point:
     break_point 0   all: [BIDx, unroll_inner, TIDx = bdimx, vector_elems]
     otherwise       left: [BIDy, unroll_outer, TIDy = bdimy]     right: [BIDx, unroll_inner, TIDx = bdimx, vector_elems]
+    shares_rows     unroll_outer is split off the innermost loop on the left, before the others are merged
     is_phased: rows of the right side begin anywhere, and their vectors where aligned ones do
 `is_left_fastest` swaps the roles of BIDx and BIDy, so that blocks which share right indices run at the same time.
 Read first: `choose`, `Candidates`.
@@ -28,11 +29,14 @@ from .cost.pointwise import Pointwise, step_bytes, work_of_pointwise
 from .accesses import access_bits_of
 from .facts import PointwiseFacts
 from .limits import NEAR, SHOWN, TIMED, UNROLLS
+from .still_rows import StillRows
 
 BLOCK_THREADS = (128, 64, 256)
 """Threads of a block; of equal predictions the first is taken."""
 ROW_THREADS = (4, 8, 16, 32, 64, 96, 128, 160, 192, 256)
 """Threads along a row."""
+MOST_IDLE = 0.125
+"""Part of the rows of threads that share values, up to which they may be beyond the end of their loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,8 @@ class PointwiseParams:
     break_point: number of loops on the left; 0: one dimension. unroll_outer: left indices per thread; unroll_inner: vectors per thread on the right.
     split_grid_y: the loop on BIDy has more than 65535 iterations and gets a serial loop around it. max_registers: per thread, for the compiler.
     single_reads: names of inputs that are read element by element. is_phased: vectors are aligned in memory although the right side's rows are not, so that
-    a row begins and ends inside of one; with is_tailed it only ends inside of one. access_bits: of the widest access of a thread.
+    a row begins and ends inside of one; with is_tailed it only ends inside of one. access_bits: of the widest access of a thread. shares_rows: what does not
+    vary along the innermost loop on the left is loaded and computed once for the unroll_outer indices of a thread, which are all of that loop.
     """
 
     break_point: int
@@ -58,6 +63,7 @@ class PointwiseParams:
     is_phased: bool = False
     access_bits: int = MAX_VECTOR_BITS
     is_tailed: bool = False
+    shares_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ class Candidate:
 
     def __str__(self) -> str:
         p = self.params
-        marks = " left first" * p.is_left_fastest + " any start" * p.is_phased
+        marks = " left first" * p.is_left_fastest + " any start" * p.is_phased + " shared rows" * p.shares_rows
         return (
             f"break {p.break_point} vector {p.vector_elems} unroll {p.unroll_outer}x{p.unroll_inner} block {p.bdimx}x{p.bdimy}{marks} "
             f"time {self.time_ns / 1e3:.2f} us"
@@ -118,14 +124,24 @@ def breaks(facts: PointwiseFacts) -> list[Break]:
         vector = phased_limit if is_phased else vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, facts.vector_bits)
         if position and (left <= 1 or not is_phased and vector > max(1, limit)):
             continue  # no loop is on the left, or packed elements need wider vectors than possible
-        is_simpler = facts.divides_rows or facts.index_work[position].scalar_divisions < facts.index_work[0].scalar_divisions
+        is_simpler = facts.divides_rows or _still(facts, position) or facts.index_work[position].scalar_divisions < facts.index_work[0].scalar_divisions
         if position and not is_simpler and vector <= out[0].vector_elems:
             continue  # neither simpler indices nor wider vectors than with one dimension
         out.append(Break(position, left, right, vector, is_phased))
     return out
 
 
-_COLUMNS = ("break_point", "vector_elems", "unroll_outer", "unroll_inner", "bdimx", "bdimy", "is_left_fastest", "is_phased")
+def rows_on_left(facts: PointwiseFacts, position: int, outer: int) -> int:
+    """Return the number of indices left of a break position, with the innermost loop a multiple of `outer`."""
+    *others, last = facts.extents_elems[:position] or (1,)
+    return math.prod(others) * ceil_div(last, outer) * outer
+
+
+def _still(facts: PointwiseFacts, position: int) -> StillRows | None:
+    return facts.still_rows[position] if position < len(facts.still_rows) else None
+
+
+_COLUMNS = ("break_point", "vector_elems", "unroll_outer", "unroll_inner", "bdimx", "bdimy", "is_left_fastest", "is_phased", "shares_rows")
 
 
 class Candidates:
@@ -152,14 +168,15 @@ class Candidates:
 
     def params(self, row: np.ndarray) -> PointwiseParams:
         """Return the params of a candidate."""
-        position, vector, outer, inner, bdimx, bdimy, left_fastest, is_phased = row.tolist()
+        position, vector, outer, inner, bdimx, bdimy, left_fastest, is_phased, shares = row.tolist()
         at = self.breaks[position]
-        y_blocks = ceil_div(row_vectors(at.right, vector, at.is_phased), bdimx * inner) if left_fastest else ceil_div(at.left, bdimy * outer)
+        left = rows_on_left(self.facts, position, outer if shares else 1)
+        y_blocks = ceil_div(row_vectors(at.right, vector, at.is_phased), bdimx * inner) if left_fastest else ceil_div(left, bdimy * outer)
         return PointwiseParams(
             break_point=position, vector_elems=vector, unroll_outer=outer, unroll_inner=inner, bdimx=bdimx, bdimy=bdimy, is_left_fastest=left_fastest > 0,
             split_grid_y=position > 0 and y_blocks > MAX_GRID[1], max_registers=self.arch.max_registers_per_thread,
             single_reads=self.facts.single_reads, is_phased=is_phased > 0, access_bits=access_bits_of(self.facts, vector),
-            is_tailed=is_phased > 0 and self.facts.is_tailed[position],
+            is_tailed=is_phased > 0 and self.facts.is_tailed[position], shares_rows=shares > 0,
         )  # fmt: skip
 
     def _of(self, at: Break) -> np.ndarray:
@@ -178,15 +195,25 @@ class Candidates:
         if self.facts.block_elems:
             is_whole = bdimx * vector % self.facts.block_elems == 0  # the threads along a row hold whole blocks of elements
             keep = keep & is_whole if (keep & is_whole).any() else is_whole & (outer * inner == 1)
-        place, phased, down = (np.full(len(vector), value) for value in (at.position, int(at.is_phased), 0))
+        place, phased, down, shares = (np.full(len(vector), value) for value in (at.position, int(at.is_phased), 0, 0))
         if at.is_phased:  # a thread has one row, and the grid may be smaller along that side
             down = (-(-at.left // bdimy) > MAX_GRID[1]).astype(int)
-        rows: np.ndarray = np.stack((place, vector, outer, inner, bdimx, bdimy, down, phased), 1)[keep]
+        rows: np.ndarray = np.stack((place, vector, outer, inner, bdimx, bdimy, down, phased, shares), 1)[keep]
+        if _still(self.facts, at.position):
+            rows = np.concatenate((rows, self._sharing(rows, at.position)))
         if not self._loses_operands(at.position):
             return rows
         others = rows[rows[:, 6] == 0]
         others[:, 6] = 1
         return np.concatenate((rows, others))
+
+    def _sharing(self, rows: np.ndarray, position: int) -> np.ndarray:
+        """Return the candidates whose rows share values: of those with several rows, where hardly any are beyond the end of the loop that they are of."""
+        whole = math.prod(self.facts.extents_elems[:position])
+        is_full = [rows_on_left(self.facts, position, outer) <= (1 + MOST_IDLE) * whole for outer in rows[:, 2].tolist()]
+        found: np.ndarray = rows[(rows[:, 2] > 1) & np.array(is_full, bool)]
+        found[:, _COLUMNS.index("shares_rows")] = 1
+        return found
 
     def _widths(self, at: Break) -> list[int]:
         """Return the vector widths to try: the widest, and narrower ones if it would leave threads of the chip idle, or if lookups are read element by element:

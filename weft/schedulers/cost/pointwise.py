@@ -34,6 +34,7 @@ class Pointwise:
     bdimy: Any
     is_left_fastest: Any
     is_phased: Any
+    shares_rows: Any
 
 
 def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = FITTED) -> Passing:
@@ -41,6 +42,8 @@ def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = F
     t, v = arch.latencies, p.vector_elems
     left, right, reads = _sides(p, f)
     not_loaded, left_over = _shared(p, f)
+    still = _still(p, f)
+    not_loaded, left_over = not_loaded + still["accesses"], left_over - still["instructions"] / max(1, f.instructions)
     reads = {**reads, "vector_accesses": reads["vector_accesses"] - not_loaded}
     row = np.where(p.is_phased, np.maximum(1, right // v), np.ceil(right / v))
     blocks_along = np.ceil(row / (p.bdimx * p.unroll_inner))
@@ -78,7 +81,8 @@ def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = F
         dram_bytes=(f.total_elems * whole * cost + _spread_bits(p, f, arch)) / 8,
         block_bytes=threads * vectors * used * v * whole / 8, blocks=blocks, warps=warps,
         resident=resident, seats=resident * arch.sm_count, rounds=1.0,
-        instructions=instructions, mufu=f.mufu * vectors * used * v, lines=warps * vectors * used * (reads["vector_accesses"] * lines + single_lines),
+        instructions=instructions, mufu=(f.mufu - still["mufu"]) * vectors * used * v,
+        lines=warps * vectors * used * (reads["vector_accesses"] * lines + single_lines),
         wait_clocks=wait, exchange_ns=0.0, end_clocks=c.alone * instructions + wait,
     )  # fmt: skip
 
@@ -88,7 +92,8 @@ def needed_registers(f: PointwiseFacts, reads: Reads, p: Pointwise) -> Any:
     vectors = p.unroll_outer * p.unroll_inner
     words = np.ceil(p.vector_elems * f.read_bits / max(1, f.full_inputs) / 32)
     loaded = vectors * words * np.maximum(0, reads["vector_accesses"] - f.vectorizable_outputs)
-    return registers(loaded, f.instructions, has_loop=False)
+    kept = np.array([0 if of is None else len(of.kept) for of in f.still_rows] or [0])[np.minimum(p.break_point, max(0, len(f.still_rows) - 1))]
+    return registers(loaded + p.shares_rows * kept * p.unroll_inner * p.vector_elems, f.instructions, has_loop=False)
 
 
 def _sides(p: Pointwise, f: PointwiseFacts) -> tuple[Any, Any, Reads]:
@@ -121,6 +126,14 @@ def _shared(p: Pointwise, f: PointwiseFacts) -> tuple[Any, Any]:
             found = np.array([astuple(of) for of in rows], float)[np.log2(p.unroll_outer).astype(int)]
             loads, operations = np.where(is_here, found.T[0], loads), np.where(is_here, found.T[1], operations)
     return loads, operations
+
+
+def _still(p: Pointwise, f: PointwiseFacts) -> Reads:
+    """Return what a vector of a thread whose rows share values leaves, on average, to another one: loads, instructions and special functions per element."""
+    none = (0, 0, 0)
+    table = np.array([none if of is None else (of.accesses, of.instructions, of.mufu) for of in f.still_rows] or [none], float)
+    found = table[np.minimum(p.break_point, len(table) - 1)].T * (p.shares_rows * (1 - 1 / p.unroll_outer))
+    return dict(zip(("accesses", "instructions", "mufu"), found))
 
 
 def step_bytes(f: PointwiseFacts, place: int) -> float:
