@@ -54,6 +54,7 @@ class PointwiseAnalysis(Analysis):
         self.full_inputs = sum(axes.stored(t) == stored for t in inputs)
         self.read_bits = sum(in_memory(t).dtype().bits for t in inputs if axes.stored(t) == stored)
         self.computed = computed_lookups(t for t in inputs if axes.stored(t) == stored)
+        self.also_read = {t for t in inputs if axes.stored(t) == stored and in_memory(t) is t}.intersection(map(in_memory, self.computed))
         self.looked_up = computed_lookups(t for t in inputs if self.order and self.order[-1] in axes.stored(t))
         self._known: dict[tuple[Any, ...], Any] = {}
         self.written_bits = moved_bits([t for t in outputs if axes.stored(t) == stored])
@@ -113,9 +114,10 @@ class PointwiseAnalysis(Analysis):
         return tuple(index_work(self.axes, self.order, tensors, vectors[p], p, [t for t in self.looked_up if t not in vectors[p]]) for p in places)
 
     def _repeated_bits(self, env: Sizes) -> int:
-        """Return how many bits lookups read again: more than their sources have."""
+        """Return how many bits lookups read again: more than their sources have, which may be read without a lookup, too."""
         extents = self.axes.extents_elems(env) if self.computed else ()
-        total, sources = math.prod(extents[n] for n in self.order) if self.computed else 0, dict[TensorView, int]()
+        total = math.prod(extents[n] for n in self.order) if self.computed else 0
+        sources = dict.fromkeys(self.also_read, total)
         for tensor in self.computed:
             sources[in_memory(tensor)] = sources.get(in_memory(tensor), 0) + total
         return sum(max(0, read - _elems(source, env)) * source.dtype().bits for source, read in sources.items())

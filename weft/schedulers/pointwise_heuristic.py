@@ -35,8 +35,6 @@ BLOCK_THREADS = (128, 64, 256)
 """Threads of a block; of equal predictions the first is taken."""
 ROW_THREADS = (4, 8, 16, 32, 64, 96, 128, 160, 192, 256)
 """Threads along a row."""
-MOST_IDLE = 0.125
-"""Part of the rows of threads that share values, up to which they may be beyond the end of their loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +206,8 @@ class Candidates:
         return np.concatenate((rows, others))
 
     def _sharing(self, rows: np.ndarray, position: int) -> np.ndarray:
-        """Return the candidates whose rows share values: of those with several rows, where hardly any are beyond the end of the loop that they are of."""
-        whole = math.prod(self.facts.extents_elems[:position])
-        is_full = [rows_on_left(self.facts, position, outer) <= (1 + MOST_IDLE) * whole for outer in rows[:, 2].tolist()]
-        found: np.ndarray = rows[(rows[:, 2] > 1) & np.array(is_full, bool)]
+        """Return the candidates whose rows share values: of those with several rows, no more than their loop has."""
+        found: np.ndarray = rows[(rows[:, 2] > 1) & (rows[:, 2] <= self.facts.extents_elems[position - 1])]
         found[:, _COLUMNS.index("shares_rows")] = 1
         return found
 

@@ -47,11 +47,11 @@ def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = F
     reads = {**reads, "vector_accesses": reads["vector_accesses"] - not_loaded}
     row = np.where(p.is_phased, np.maximum(1, right // v), np.ceil(right / v))
     blocks_along = np.ceil(row / (p.bdimx * p.unroll_inner))
-    blocks = blocks_along * np.ceil(left / (p.bdimy * p.unroll_outer))
+    blocks = blocks_along * np.ceil(left * still["idle"] / (p.bdimy * p.unroll_outer))
     threads, vectors = p.bdimx * p.bdimy, p.unroll_outer * p.unroll_inner
     warps = np.ceil(threads / WARP_THREADS)
     lanes = np.minimum(WARP_THREADS, p.bdimx)
-    used = np.minimum(1.0, np.ceil(row / lanes) * lanes / (blocks_along * p.bdimx * p.unroll_inner))
+    used = np.minimum(1.0, np.ceil(row / lanes) * lanes / (blocks_along * p.bdimx * p.unroll_inner)) / still["idle"]
     # instructions of a thread
     element_accesses, seen = v * reads["element_accesses"], _lookups(p, f)
     divisions = np.where(v > 1, reads["vector_divisions"] + v * reads["element_divisions"], reads["scalar_divisions"])
@@ -129,11 +129,14 @@ def _shared(p: Pointwise, f: PointwiseFacts) -> tuple[Any, Any]:
 
 
 def _still(p: Pointwise, f: PointwiseFacts) -> Reads:
-    """Return what a vector of a thread whose rows share values leaves, on average, to another one: loads, instructions and special functions per element."""
+    """Return what a vector of a thread whose rows share values leaves, on average, to another one: loads, instructions and special functions per element.
+    idle: by how much rows are more for those beyond the end of their loop."""
     none = (0, 0, 0)
     table = np.array([none if of is None else (of.accesses, of.instructions, of.mufu) for of in f.still_rows] or [none], float)
     found = table[np.minimum(p.break_point, len(table) - 1)].T * (p.shares_rows * (1 - 1 / p.unroll_outer))
-    return dict(zip(("accesses", "instructions", "mufu"), found))
+    rows = np.array([1, *f.extents_elems], float)[p.break_point]  # of the innermost loop on the left
+    idle = np.where(p.shares_rows, np.ceil(rows / p.unroll_outer) * p.unroll_outer / rows, 1.0)
+    return dict(zip(("accesses", "instructions", "mufu"), found), idle=idle)
 
 
 def step_bytes(f: PointwiseFacts, place: int) -> float:
