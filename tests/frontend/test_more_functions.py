@@ -112,6 +112,20 @@ def test_the_other_number_where_one_is_no_number() -> None:
     assert torch.equal(compiled(lambda x: torch.nextafter(x, x + 1), y[:, :4]), torch.nextafter(y[:, :4], y[:, :4] + 1))
 
 
+def rounded_at_random(x: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """As optimizers round to bfloat16: up with the probability of the part that is cut off."""
+    bits = x.view(torch.int32)
+    below = bits & -65536
+    return torch.where(noise < bits - below, below + 65536, below).view(torch.float32).bfloat16()
+
+
+@pytest.mark.parametrize("sizes", [(7, 33), (1, 1), (0, 5), (128, 64)], ids=str)
+def test_bits_of_floats(sizes: tuple[int, int]) -> None:
+    x, noise = torch.randn(sizes), torch.randint(0, 2**16, sizes, dtype=torch.int32)
+    out = compiled(rounded_at_random, x, noise)
+    assert torch.equal(out, rounded_at_random(x, noise)) and GRAPHS[-1].covered_nodes == GRAPHS[-1].compute_nodes and len(GRAPHS[-1].regions) == 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("how", ["number", "tensor", "disabled", "channels"])
 def test_fake_quantization(how: str, dtype: torch.dtype) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from fusion_check import poisoned_outputs
 
 from weft import DataType, FusionDefinition, UserError
 from weft.ops.composites import COMPOSITES
@@ -98,8 +99,28 @@ def test_any_and_all_of_whatever_is_there(sizes: tuple[int, int]) -> None:
         assert got.dtype is torch.bool and torch.equal(got, want)
 
 
+@pytest.mark.parametrize("sizes", [(7, 33), (1, 1), (0, 5), (64, 1)])
+def test_the_bits_of_numbers(sizes: tuple[int, int]) -> None:
+    """Both ways, in one kernel and back; of other types there is no number of as many bits."""
+    with FusionDefinition() as fd:
+        x, n = (fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=d) for d in (torch.float32, torch.int32))
+        fd.add_output(fd.ops.bitcast(x))
+        fd.add_output(fd.ops.bitcast(fd.ops.bitwise_or(n, 1)))
+        fd.add_output(fd.ops.bitcast(fd.ops.bitwise_and(fd.ops.bitcast(x), -65536)))
+    a = torch.randn(sizes)
+    b = torch.randint(-(2**31), 2**31, sizes).to(torch.int32)
+    with poisoned_outputs():
+        got = fd.execute([a, b])
+    wanted = [a.view(torch.int32), (b | 1).view(torch.float32), (a.view(torch.int32) & -65536).view(torch.float32)]
+    for out, want in zip(got, wanted, strict=True):
+        assert out.dtype is want.dtype and torch.equal(out.view(torch.int32), want.view(torch.int32))
+    fd.validate([a, b])
+    with FusionDefinition() as fd, pytest.raises(Exception, match="Float or Int32"):
+        fd.ops.bitcast(fd.define_tensor(shape=[-1], contiguity=True, dtype=torch.float64))
+
+
 def test_every_composite_has_a_case() -> None:
-    elsewhere = {"flatten", "view", "zeros", "ones", "arange", "masked_fill", "dropout", "causal_mask"}
+    elsewhere = {"bitcast", "flatten", "view", "zeros", "ones", "arange", "masked_fill", "dropout", "causal_mask"}
     assert set(COMPOSITES) - set(CASES) == elsewhere
 
 

@@ -39,9 +39,9 @@ def test_texts_take_elements_of_register_arrays(compute: DataType) -> None:
 
 
 def reference(case: Case, inputs: list[torch.Tensor]) -> torch.Tensor:
-    """The op in float64 on the very operands; integers and bool in their own type. nextafter depends on the type, so it stays in it."""
+    """The op in float64 on the very operands; integers and bool in their own type. nextafter and bitcast depend on the type, so they stay in it."""
     wide = {torch.float32: torch.float64, torch.complex64: torch.complex128}
-    return case.op.ref(*(inputs if case.op.name == "nextafter" else [x.to(wide.get(x.dtype, x.dtype)) for x in inputs]))
+    return case.op.ref(*(inputs if case.op.name in ("nextafter", "bitcast") else [x.to(wide.get(x.dtype, x.dtype)) for x in inputs]))
 
 
 def allowed_error(case: Case, inputs: list[torch.Tensor], expected: torch.Tensor) -> torch.Tensor:

@@ -139,6 +139,13 @@ class OpNames:
         ...
 
     @overload
+    def bitcast(self, x: TensorView, /) -> TensorView:
+        """Return the bits of x, in Float or Int32, as numbers of the other type: torch.Tensor.view(dtype)."""
+        ...
+    @overload
+    def bitcast(self, x: Scalar | Number, /) -> Scalar: ...
+
+    @overload
     def bitwise_and(self, a: TensorView, b: Operand, /) -> TensorView:
         """Return bitwise_and(a, b), elementwise."""
         ...

@@ -132,6 +132,9 @@ class TensorSurface:
     def binary_cross_entropy_with_logits(self, target: TensorView, reduction: _str = ...) -> TensorView:
         """Return the cross entropy of sigmoid(x): torch.nn.functional.binary_cross_entropy_with_logits without weights."""
         ...
+    def bitcast(self) -> TensorView:
+        """Return the bits of x, in Float or Int32, as numbers of the other type: torch.Tensor.view(dtype)."""
+        ...
     def bitwise_and(self, b: Operand, /) -> TensorView:
         """Return bitwise_and(a, b), elementwise."""
         ...

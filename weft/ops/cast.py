@@ -1,4 +1,4 @@
-"""The cast between element types, as data.
+"""The casts between element types, as data: of values, and of bits.
 
 Conversions follow C++ with round to nearest even for narrower floats; `weft::convert` is in the device library's block `cast`. Floats of 8 and 4 bits
 saturate; `weft::convert_narrow` is in the block `narrow`.
@@ -6,13 +6,14 @@ saturate; `weft::convert_narrow` is in the block `narrow`.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import CUDA_NAMES, DataType
-from .promotion import Rule
-from .registry import OpDef, define
+from .promotion import Result, Rule
+from .registry import OpDef, define, torch
 
 
 @dataclass(frozen=True)
@@ -37,5 +38,29 @@ CAST = define(
     CastDef(
         "cast", 1, Rule.keep, {"any": "weft::convert<{O}>({0})"}, _same, python=_same, blocks=("cast",), flops=1, source="docs/kernel_text.md, Types",
         gradient=lambda o, g, y, x: o.cast(g, x.dtype()),
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BitcastDef(OpDef):
+    """The op `bitcast`, between Float and Int32: the types of 32 bits that numbers are computed in."""
+
+    def _template(self, compute: DataType) -> str | None:
+        return self.text["any"] if compute in (DataType.Float, DataType.Int32) else None
+
+
+def _bits(x: Any) -> Any:
+    return x.to(torch.float32).view(torch.int32) if x.is_floating_point() else x.to(torch.int32).view(torch.float32)
+
+
+def _bits_of_number(x: Any) -> Any:
+    return struct.unpack("<f", struct.pack("<i", x))[0] if isinstance(x, int) else struct.unpack("<i", struct.pack("<f", x))[0]
+
+
+BITCAST = define(
+    BitcastDef(
+        "bitcast", 1, Rule.bits, {"any": "weft::bit_cast<{O}>(({T})({0}))"}, _bits, result=Result.bits, python=_bits_of_number, is_steep=True,
+        source="torch.Tensor.view(dtype): the same bits as a number of the other type",
     )
 )  # fmt: skip

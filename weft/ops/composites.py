@@ -116,6 +116,12 @@ _of_one("digamma", "the derivative of lgamma at x: torch.digamma")
 _of_one("trigamma", "the second derivative of lgamma at x: torch.polygamma(1, x)")
 
 
+@composite
+def bitcast(fusion: Fusion, x: Any) -> TensorView:
+    """Return the bits of x, in Float or Int32, as numbers of the other type: torch.Tensor.view(dtype)."""
+    return build.pointwise(fusion, "bitcast", _tensor("bitcast", x))  # type: ignore[return-value]
+
+
 def _of_two(name: str, meaning: str) -> None:
     def function(fusion: Fusion, a: Any, b: Any) -> TensorView:
         types = {v.dtype() for v in (a, b) if isinstance(v, TensorView)}

@@ -37,7 +37,7 @@ def lookup(name: str) -> Callable[..., Any]:
 
 
 # ---------------------------------------------------------------- pointwise
-_BY_HAND = {"cast", "sign", "complex", "imag", "where", "lerp", "clamp", "threshold", "logaddexp", "hypot", "copysign", "digamma", "trigamma"}
+_BY_HAND = {"cast", "sign", "complex", "imag", "where", "lerp", "clamp", "threshold", "logaddexp", "hypot", "copysign", "digamma", "trigamma", "bitcast"}
 """Their functions check more than the number of operands, or return torch's type."""
 
 

@@ -94,6 +94,7 @@ class Rule(Enum):
     arithmetic = "numbers; bool counts as Int"
     floating = "floats; integers and bool become Float"
     full_float = "Float or Double"  # nothing is cast
+    bits = "Float or Int32"  # the same
     integer = "integers"
     bitwise = "integers or Bool"
     logical = "anything; it is cast to Bool"
@@ -115,6 +116,10 @@ class Rule(Enum):
             if common not in (_D.Float, _D.Double):
                 raise WrongDtype(op=op, allowed=self.value, dtype=common)
             return common
+        if self is Rule.bits:
+            if common not in (_D.Float, _D.Int32):
+                raise WrongDtype(op=op, allowed=self.value, dtype=common)
+            return common
         if common.is_reduced_float:
             return _D.Float
         if self is Rule.arithmetic and common.is_bool:
@@ -131,11 +136,14 @@ class Result(Enum):
     boolean = "bool"
     real = "real"  # the real type of a complex one
     complex_of = "complex"  # the complex type of a real one
+    bits = "bits"  # the type of as many bits
 
     def dtype(self, compute: DataType) -> DataType:
         """Return the type of the result of an op that computes in `compute`."""
         if self is Result.boolean:
             return _D.Bool
+        if self is Result.bits:
+            return _D.Int32 if compute is _D.Float else _D.Float
         if self is Result.real and compute.is_complex:
             return _D.Double if compute is _D.ComplexDouble else _D.Float
         return _complex_of(compute) if self is Result.complex_of else compute

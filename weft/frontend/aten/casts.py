@@ -98,6 +98,17 @@ def to_copy(t: Translation, x: Operand, dtype: torch.dtype | None = None, **_: A
     return t.ops.set(x) if dtype is None else to(t, x, dtype)
 
 
+def _other_bits(node: Node) -> str:
+    """Why a view as another type stays with torch."""
+    pair = {node.args[0].meta["val"].dtype, node.meta["val"].dtype}  # type: ignore[union-attr]
+    return "" if pair == {torch.float32, torch.int32} else "a view as another type, but for float32 and int32"
+
+
+@rule(aten.view.dtype, claims=_other_bits)
+def view_as_type(t: Translation, x: Operand, dtype: torch.dtype) -> Operand:
+    return t.ops.bitcast(x)
+
+
 @rule(prims.convert_element_type.default, claims=_refused, makes_complex=True, takes_narrow=True)
 def convert_element_type(t: Translation, x: Operand, dtype: torch.dtype) -> Operand:
     return to(t, x, dtype)
