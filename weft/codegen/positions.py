@@ -242,8 +242,11 @@ def scan(writer: Any, s: Scan, depth: int) -> None:
     ctype, monoid = CUDA_NAMES[wide], writer.monoid(s.expr, wide)
     writer.emit(depth, "{")
     scanned_values(writer, s, s.elements, s.guards, depth + 1)
-    given = f"{monoid.functor_for(wide)}, {s.group_elems}, {s.rows}, {s.stride}, {s.threads}"
-    writer.emit(depth + 1, f"weft::scan_piece<{given}>(value, {s.carry}, {writer.in_shared(s.workspace, ctype)});")
+    given = f"{monoid.functor_for(wide)}, {s.group_elems}, {s.rows}"
+    if s.workspace is None:
+        writer.emit(depth + 1, f"weft::scan_lanes_of_rows<{given}, {s.lanes}>(value, {s.carry});")
+    else:
+        writer.emit(depth + 1, f"weft::scan_piece<{given}, {s.stride}, {s.threads}>(value, {s.carry}, {writer.in_shared(s.workspace, ctype)});")
     for number, lane in enumerate(s.order):
         text = f"value[{number}]" if wide is dtype else f"weft::convert<{CUDA_NAMES[dtype]}>(value[{number}])"
         writer.write(lane_of(s.outputs[0], lane), text, depth + 1)

@@ -66,16 +66,16 @@ template <class T> struct ScanSteps<SumAt<T>> {
     }
     return is_near;
   }
-  template <class Op, int Stride, int V> WEFT_DEVICE void totals(SumAt<T> (&totals)[V], unsigned lane, bool is_near) {
+  template <class Op, int Stride, int Lanes, int V> WEFT_DEVICE void totals(SumAt<T> (&totals)[V], unsigned lane, bool is_near) {
     if (is_near) {
       T sums[V];
 #pragma unroll
       for (int v = 0; v < V; v++) sums[v] = totals[v].sum;
-      scan_lanes<Sum, Stride>(sums, lane);
+      scan_lanes<Sum, Stride, Lanes>(sums, lane);
 #pragma unroll
       for (int v = 0; v < V; v++) totals[v].sum = sums[v];
     } else {
-      scan_lanes<Op, Stride>(totals, lane);
+      scan_lanes<Op, Stride, Lanes>(totals, lane);
     }
   }
   template <class Op, int N, int V> WEFT_DEVICE void behind(const SumAt<T> (&before)[V], SumAt<T> (&values)[N * V], bool is_near) {

@@ -3,6 +3,7 @@
 //
 // Threads that are Stride apart follow each other in a row: 1 for a row along x, the threads along x for columns whose threads follow along y. With a Stride below
 // 32, a block has whole warps, and the last Stride lanes of a warp have what the warp adds to each row. A thread has N neighbours of V rows: values[n * V + v].
+// Rows that up to 32 threads of one warp share need neither memory nor barriers: scan_lanes_of_rows.
 namespace weft {
 
 // What the pieces so far of a thread's rows fold to. odd: which half of the workspace the next piece takes, so that one barrier per piece is enough.
@@ -34,14 +35,15 @@ template <int Stride, int Threads, int V> WEFT_DEVICE ScanPlace<Stride, Threads,
   return {thread, thread % 32, thread / (Stride < 32 ? 32 : Stride), thread % Stride * V};
 }
 
-// Let each thread of a warp have what its row's threads of the warp fold to, up to itself. Each step doubles how many it has.
-template <class Op, int Stride, int V, class T> WEFT_DEVICE void scan_lanes(T (&totals)[V], unsigned lane) {
+// Let each thread of a warp have what its row's threads of the warp fold to, up to itself. Each step doubles how many it has. Lanes: those that share rows.
+template <class Op, int Stride, int Lanes = 32, int V, class T> WEFT_DEVICE void scan_lanes(T (&totals)[V], unsigned lane) {
+  const unsigned place = lane % Lanes;
 #pragma unroll
-  for (unsigned offset = Stride; offset < 32; offset *= 2) {
+  for (unsigned offset = Stride; offset < Lanes; offset *= 2) {
 #pragma unroll
     for (int v = 0; v < V; v++) {
-      const T other = shuffle_index(totals[v], lane >= offset ? (int)(lane - offset) : (int)lane);
-      if (lane >= offset) totals[v] = Op::combine(other, totals[v]);
+      const T other = shuffle_index(totals[v], place >= offset ? (int)(lane - offset) : (int)lane);
+      if (place >= offset) totals[v] = Op::combine(other, totals[v]);
     }
   }
 }
@@ -62,7 +64,9 @@ template <class T> struct ScanSteps {
     for (int n = V; n < N * V; n++) values[n] = InOrder<Op>::combine(values[n - V], values[n]);
     return false;
   }
-  template <class Op, int Stride, int V> WEFT_DEVICE void totals(T (&totals)[V], unsigned lane, bool) { scan_lanes<InOrder<Op>, Stride>(totals, lane); }
+  template <class Op, int Stride, int Lanes, int V> WEFT_DEVICE void totals(T (&totals)[V], unsigned lane, bool) {
+    scan_lanes<InOrder<Op>, Stride, Lanes>(totals, lane);
+  }
   template <class Op, int N, int V> WEFT_DEVICE void behind(const T (&before)[V], T (&values)[N * V], bool) {
 #pragma unroll
     for (int v = 0; v < V; v++) {
@@ -89,7 +93,7 @@ template <class Op, int N, int V, int Stride, int Threads, class T> WEFT_DEVICE 
   const bool is_easy = ScanSteps<T>::template own<Op, N, V, Stride>(values, carry);
 #pragma unroll
   for (int v = 0; v < V; v++) totals[v] = values[(N - 1) * V + v];
-  ScanSteps<T>::template totals<Op, Stride>(totals, at.lane, is_easy);
+  ScanSteps<T>::template totals<Op, Stride, 32>(totals, at.lane, is_easy);
   T* const mine = workspace + (carry.odd ? at.parts * at.rows : 0);
   store_totals(totals, mine, at);
 #pragma unroll
@@ -110,6 +114,24 @@ template <class Op, int N, int V, int Stride, int Threads, class T> WEFT_DEVICE 
 #pragma unroll
   for (int v = 0; v < V; v++) {
     if (Stride < 32 && at.lane >= Stride) prefix[v] = Next::combine(prefix[v], before[v]);
+  }
+  ScanSteps<T>::template behind<Op, N>(prefix, values, is_easy);
+}
+
+// The same for rows of Lanes neighbouring threads each, a power of two: the lanes of a warp, or a part of them.
+template <class Op, int N, int V, int Lanes, class T> WEFT_DEVICE void scan_lanes_of_rows(T (&values)[N * V], Carry<T, V>& carry) {
+  const unsigned lane = (threadIdx.y * blockDim.x + threadIdx.x) % 32, place = lane % Lanes;
+  using Next = InOrder<Op>;
+  T totals[V], prefix[V];
+  const bool is_easy = ScanSteps<T>::template own<Op, N, V, 1>(values, carry);
+#pragma unroll
+  for (int v = 0; v < V; v++) totals[v] = values[(N - 1) * V + v];
+  ScanSteps<T>::template totals<Op, 1, Lanes>(totals, lane, is_easy);
+#pragma unroll
+  for (int v = 0; v < V; v++) {
+    const T before = shuffle_index(totals[v], place > 0 ? (int)lane - 1 : (int)lane), all = shuffle_index(totals[v], (int)(lane | (Lanes - 1)));
+    prefix[v] = place > 0 ? Next::combine(carry.value[v], before) : carry.value[v];
+    carry.value[v] = Next::combine(carry.value[v], all);
   }
   ScanSteps<T>::template behind<Op, N>(prefix, values, is_easy);
 }

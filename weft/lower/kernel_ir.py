@@ -336,7 +336,8 @@ class Scan(Op):
     thread_type: the threads along the scan; those that follow each other are `stride` apart, of `threads` in a block. guards: for each element of a thread,
     whether it is inside the row. repeated: whether each of `elements` is the same in all rows of a thread; () if none is. is_reversed: the last element is
     the first that is folded. carry: the variable that holds the scan of the pieces before; the loop over the pieces is serial, and is the only enclosing loop.
-    workspace: shared memory. Where several blocks share a row, each folds its pieces first (`share_scans`).
+    workspace: shared memory; lanes: where there is none, the threads of a row, neighbours in one warp. Where several blocks share a row, each folds its pieces
+    first (`share_scans`).
     """
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = (*Op.EXPRESSIONS, "guards")
@@ -350,6 +351,7 @@ class Scan(Op):
     repeated: tuple[bool, ...] = ()
     is_reversed: bool = False
     workspace: Buffer | None = None
+    lanes: int = 0
     blocks: Sym | None = None  # the number of blocks that share the pieces of a row, along y: the outermost part of its axis
 
     @property

@@ -27,6 +27,10 @@ from .lanes import buffer_strides, lane_stride
 from .state import BuildState
 
 
+LANES = tuple(1 << n for n in range(WARP_THREADS.bit_length()))
+"""Threads of a row that are neighbours in one warp, with other rows before and behind them."""
+
+
 class BadScan(UserError):
     code = "W397"
     what = "{tensor} is a scan (a running fold), and {reason}"
@@ -76,7 +80,8 @@ def build_scan(state: BuildState, expr: ScanOp, fields: dict[str, Any], lanes: l
 def plan_scans(kernel: Kernel, state: BuildState) -> Kernel:
     """Allocate the shared-memory workspace of every scan.
 
-    Before: Scan statements have no workspace.   After: `workspace` is set, two elements per row and warp; so are the numbers of the block's threads.
+    Before: Scan statements have no workspace.   After: `workspace` is set, two elements per row and warp; so are the numbers of the block's threads. Where the
+    threads of a row are neighbours in one warp, there is no workspace, and `lanes` is set.
     Errors: BadScan.
     """
     for statement in walk(kernel.body):
@@ -84,12 +89,17 @@ def plan_scans(kernel: Kernel, state: BuildState) -> Kernel:
             tensor = statement.outputs[0].buffer.tensor
             across, down, deep = (state.launch.get(p, ONE) for p in BLOCK_TYPES)
             is_row = statement.thread_type is ParallelType.block_x
-            if not (across.is_const and down.is_const) or deep is not ONE or is_row and down is not ONE:
+            if not (across.is_const and down.is_const) or deep is not ONE:
                 raise BadScan(tensor=tensor, reason="the threads of its block are of unknown number, or are bound to other axes than it and columns along TIDx")
             statement.stride = 1 if is_row else int(across.value)  # type: ignore[arg-type]
             statement.threads = int(across.value) * int(down.value)  # type: ignore[arg-type]
             if statement.stride < WARP_THREADS and statement.threads % WARP_THREADS:
                 raise BadScan(tensor=tensor, reason=f"its blocks of {statement.threads} threads are not whole warps")
+            if is_row and across.value in LANES and statement.blocks is None:
+                statement.lanes = int(across.value)  # type: ignore[arg-type]
+                continue
+            if is_row and down is not ONE:
+                raise BadScan(tensor=tensor, reason=f"a block has several rows of {across.value} threads each, which are not the lanes, or a part, of one warp")
             parts = statement.threads // max(statement.stride, WARP_THREADS)
             count = const(2 * parts * statement.stride * statement.rows)
             statement.workspace = Buffer(f"workspace_T{tensor.name}", accumulator(tensor.dtype()), MemoryType.shared, count, tensor)

@@ -1,11 +1,11 @@
 """Greedy: scans (cumsum and the like) with pointwise work around them. A block has whole rows, or a strip of columns.
 
-    rows      others: [BIDx]              row: [BIDy, pieces, unroll, TIDx, vector]
+    rows      others: [BIDx, TIDy]        row: [BIDy, pieces, unroll, TIDx, vector]
     columns   columns and others: [BIDx, TIDx, vector]   column: [BIDy, pieces, TIDy, group]
 
-Pieces are a serial loop, and what they fold to is carried along in a register. Few long rows or columns are shared by blocks along y, which read them twice
-(`lower.scans.share_scans`). Results of rows that begin anywhere go through shared memory (`stage_outputs`). Owns the template and its parameters. Read first:
-`Scans.apply`.
+Pieces are a serial loop, and what they fold to is carried along in a register. A warp, or a part of one, has a short row, and a block several. Few long rows or
+columns are shared by blocks along y, which read them twice (`lower.scans.share_scans`). Results of rows that begin anywhere go through shared memory
+(`stage_outputs`). Owns the template and its parameters. Read first: `Scans.apply`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,13 @@ TYPES = (
 ROW_THREADS = 128
 SHARED_ROW_THREADS = 2 * ROW_THREADS
 """Threads of a block that has a row, or a part of one."""
+LANE_BLOCK_THREADS = SHARED_ROW_THREADS
+"""Threads of a block whose warps have a row each, or several."""
 ROW_UNROLL = 2
 """Vectors per thread whose loads are issued together."""
+WARP_PIECES = 2 * ROW_UNROLL
+"""The most pieces of a row, each of a vector for each lane, that a warp scans alone, in two rounds of loads: blocks that have a row of a few kB each start more
+slowly than memory delivers the rows. Counted: docs/constants.md."""
 COLUMN_THREADS = FULL_BLOCK_THREADS // 2
 LEAST_PIECES = 2
 """For each block that shares a row, which it reads twice."""
@@ -68,8 +73,9 @@ IDLE_SHARE = 10
 class ScanParams:
     """A schedule of scans; equal params (with equal structure, index type and device) mean the same kernel. neighbours: elements along a row or column that a
     thread has in a vector (rows) or in a piece (columns). is_ahead: the loads of the next piece are issued before the present one is scanned. blocks: those
-    that share a row or column; all of them run at once. columns: those of a thread, in a vector. is_staged: rows begin anywhere, so a thread loads its
-    neighbours one by one, and stores go through shared memory, in which they become those of neighbouring threads.
+    that share a row or column; all of them run at once. bdimy: rows of a block, each of which bdimx lanes of a warp have. columns: those of a thread, in a
+    vector. is_staged: rows begin anywhere, so a thread loads its neighbours one by one, and stores go through shared memory, in which they become those of
+    neighbouring threads.
     """
 
     is_row: bool
@@ -172,10 +178,13 @@ class Scans(Scheduler):
             is_alone = not (analysis.is_shareable and is_shared(others, arch))
             staged_elems = STAGED_ELEMS // 2 if analysis.has_positions else STAGED_ELEMS  # a value and its position take the registers of two
             most_unroll = max(1, (staged_elems // vector if is_staged else ROW_UNROLL) // analysis.operands)
-            threads = min(row_threads(others, arch) if is_alone else SHARED_ROW_THREADS, max(32, next_power_of_two(ceil_div(row, vector * most_unroll))))
+            threads, rows = lanes_of_rows(ceil_div(row, vector), others, arch) if is_alone else (SHARED_ROW_THREADS, 1)
+            if rows == 1:
+                most_threads = row_threads(others, arch) if is_alone else SHARED_ROW_THREADS
+                threads = min(most_threads, max(WARP_THREADS, next_power_of_two(ceil_div(row, vector * most_unroll))))
             unroll = min(most_unroll, next_power_of_two(ceil_div(row, vector * threads)))
             is_ahead = row > vector * unroll * threads
-            params = ScanParams(True, vector, unroll, threads, 1, LOOP_THREAD_REGISTERS, is_ahead=is_ahead, is_staged=is_staged)
+            params = ScanParams(True, vector, unroll, threads, rows, LOOP_THREAD_REGISTERS, is_ahead=is_ahead, is_staged=is_staged)
         else:
             columns, threads = analysis.columns_of_a_thread(others, sizes, alignment_bits), COLUMN_THREADS
             across = ceil_div(others, columns)
@@ -196,7 +205,7 @@ class Scans(Scheduler):
         out = [chosen]
         if chosen.is_row:
             kinds = itertools.product((64, 128, 256), (1, 2), (False, True))
-            out += [replace(chosen, bdimx=threads, unroll=unroll, is_ahead=is_ahead) for threads, unroll, is_ahead in kinds]
+            out += [replace(chosen, bdimx=threads, bdimy=1, unroll=unroll, is_ahead=is_ahead) for threads, unroll, is_ahead in kinds]
         else:
             row = analysis.axes.extents_elems(sizes)[analysis.along]
             threads = (COLUMN_THREADS, FULL_BLOCK_THREADS)
@@ -251,6 +260,16 @@ def blocks_of_a_row(params: ScanParams, row: int, others: int, arch: Arch) -> in
 def is_shared(blocks: int, arch: Arch) -> bool:
     """True if so many blocks leave half of the chip idle."""
     return 2 * blocks <= arch.sm_count
+
+
+def lanes_of_rows(vectors: int, rows: int, arch: Arch) -> tuple[int, int]:
+    """Return the threads of a row of so many vectors, and the rows of a block: lanes of one warp for rows that one piece covers, or a few if there are as many
+    rows as warps that fill the chip; otherwise a block has one row."""
+    lanes = min(WARP_THREADS, next_power_of_two(vectors))
+    is_filled = rows * WARP_THREADS >= arch.sm_count * arch.max_threads_per_sm // 2
+    if rows > 1 and (vectors <= WARP_THREADS or vectors <= WARP_PIECES * WARP_THREADS and is_filled):
+        return lanes, LANE_BLOCK_THREADS // lanes
+    return WARP_THREADS, 1
 
 
 def row_threads(rows: int, arch: Arch) -> int:
@@ -324,6 +343,11 @@ def _in_order(reference: TensorView, analysis: ScanAnalysis) -> int:
 def schedule_rows(reference: TensorView, analysis: ScanAnalysis, params: ScanParams) -> int:
     """Transform and bind rows; return the number of axes outside of the unrolled part."""
     others = merge_axes_at(reference, 0, _in_order(reference, analysis))
+    rows: list[IterDomain] = []
+    if others is not None and params.bdimy > 1:
+        others, of_block = split_axis(reference, others, params.bdimy)
+        of_block.parallelize(ParallelType.block_y)
+        rows = [of_block]
     outer, vector = split_axis(reference, reference.axis(-1), params.neighbours)
     outer, threads = split_axis(reference, outer, params.bdimx)
     pieces, unroll = split_axis(reference, outer, params.unroll)
@@ -331,8 +355,8 @@ def schedule_rows(reference: TensorView, analysis: ScanAnalysis, params: ScanPar
     threads.parallelize(ParallelType.block_x)
     if others is not None:
         others.parallelize(ParallelType.grid_x)
-    arrange_axes(reference, [*([] if others is None else [others]), *shared, pieces, unroll, threads, vector])
-    return 1 + len(shared) + (others is not None)
+    arrange_axes(reference, [*([] if others is None else [others]), *rows, *shared, pieces, unroll, threads, vector])
+    return 1 + len(shared) + len(rows) + (others is not None)
 
 
 def stage_outputs(template: Template, reference: TensorView, params: ScanParams) -> list[TensorView]:
