@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from fusion_check import poisoned_outputs
 
 from weft import DataType, FusionDefinition
 from weft.compiler import prepare
@@ -85,6 +86,44 @@ def test_a_variance_alone_is_one_reduction(columns: int) -> None:
     assert [r.scheduler for r in fd.fec.kernel_runtimes] == ["reduction"]
     assert (mean.double() - x.double().mean(1)).abs().max() <= 2.0**-22 * 7
     assert (var.double() - x.double().var(1, correction=0)).abs().max() <= 2.0**-18
+
+
+@pytest.mark.parametrize("shape", [(1000, 33), (8192, 129), (65, 1), (3, 1000), (1, 7), (30011, 8)], ids=str)
+@pytest.mark.parametrize("dtype", [DataType.Float, DataType.BFloat16, DataType.Double], ids=lambda d: d.name)
+def test_deviations_of_columns_are_those_from_their_mean(shape: tuple[int, int], dtype: DataType) -> None:
+    """Also where the mean is far larger than the deviations, of columns that threads, and blocks, share; sums of deviations have about the error of a sum."""
+    is_double = dtype is DataType.Double
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=dtype)
+        for value in fd.ops.var_mean(fd.ops.cast(x, DataType.Double if is_double else DataType.Float), [0], correction=0, keepdim=False):
+            fd.add_output(value)
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    x = made * 3 + 1 if dtype is DataType.BFloat16 else made * 0.5 + 1e4
+    x = x.to({DataType.Float: torch.float32, DataType.BFloat16: torch.bfloat16, DataType.Double: torch.float64}[dtype])
+    with poisoned_outputs(), options(check="races"):
+        var, mean = fd.execute([x])
+    assert [r.scheduler for r in fd.fec.kernel_runtimes] == ["reduction"] and "weft::Moments" in fd.fec.get_cuda_kernel([x])
+    unit = 2.0**-53 if is_double else 2.0**-24
+    wanted = (x.double() - (0 if dtype is DataType.BFloat16 else 1e4)).var(0, correction=0)  # differences are exact
+    assert ((mean.double() - x.double().mean(0)).abs() <= 4 * unit * x.double().abs().amax(0)).all()
+    far = (2 * unit * x.double().mean(0)) ** 2  # of means of blocks, each rounded, from which states of two blocks are combined
+    assert ((var.double() - wanted).abs() <= 512 * unit * wanted + far).all()
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
+def test_columns_with_infinities_and_nan(value: float) -> None:
+    """Whichever thread has them; the other columns of a vector do not mind."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float)
+        for result in fd.ops.var_mean(x, [0], correction=0, keepdim=False):
+            fd.add_output(result)
+    x = torch.randn(700, 24, generator=torch.Generator().manual_seed(8))
+    x[0, 3] = x[699, 5] = x[333, 20] = value
+    with poisoned_outputs():
+        var, mean = fd.execute([x])
+    is_hit = torch.isin(torch.arange(24), torch.tensor([3, 5, 20]))
+    assert torch.equal(mean[is_hit].nan_to_num(7.0), x[:, is_hit].mean(0).nan_to_num(7.0)) and var[is_hit].isnan().all()
+    assert torch.allclose(var[~is_hit].double(), x[:, ~is_hit].double().var(0, correction=0), rtol=1e-6, atol=0)
 
 
 def test_vectors_are_absorbed(monkeypatch: pytest.MonkeyPatch) -> None:

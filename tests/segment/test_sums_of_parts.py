@@ -53,15 +53,96 @@ def test_each_term_is_summed_over_pixels_once() -> None:
     assert sorted([n for n, a in enumerate(axes) if a.is_reduction()] for axes in sums) == [[0], [0, 3], [2], [2], [3], [3]]
 
 
-def test_sums_that_nothing_broadcasts_back_stay() -> None:
-    assert through_parts(normalize(backward_of_groups(torch.float32, with_result=False).fusion)) is None
+def sums_of_samples_and_of_all(dtype: torch.dtype) -> FusionDefinition:
+    """A mean of squares of each sample, which a weight multiplies, and a sum of magnitudes of everything: both of x - y."""
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        x, y = (ops.cast(fd.define_tensor([-1, -1, -1], dtype=TYPES[dtype]), DataType.Float) for _ in range(2))
+        w = fd.define_tensor([-1], contiguity=True, dtype=DataType.Float)
+        apart = ops.sub(x, y)
+        fd.add_output(ops.sum(ops.mul(ops.sum(ops.mul(apart, apart), [1, 2]), w), [0]))
+        fd.add_output(ops.sum(ops.abs(apart), [0, 1, 2]))
+    return fd
+
+
+def variances_and_error(dtype: torch.dtype) -> FusionDefinition:
+    """Variances of the columns of x and y, and the sum of the squares of their difference."""
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        x, y = (ops.cast(fd.define_tensor([-1, -1], dtype=TYPES[dtype]), DataType.Float) for _ in range(2))
+        for t in (x, y):
+            fd.add_output(ops.var(t, [0], correction=0))
+        fd.add_output(ops.sum(ops.mul(ops.sub(x, y), ops.sub(x, y)), [0, 1]))
+    return fd
+
+
+def random(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Rows with a gap between them."""
+    made = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape[:-1], shape[-1] + 3, generator=made, dtype=torch.float64).to(dtype)[..., 1 : shape[-1] + 1]
+
+
+@pytest.fixture(autouse=True)
+def launches_count_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tensors decide as large ones."""
+    monkeypatch.setattr(partition, "LAUNCH_BYTES", 0)
+
+
+def how_often_read(fd: FusionDefinition) -> int:
+    """Return how many kernels have read one of the first two inputs."""
+    return sum(not {"T0", "T1"}.isdisjoint(p.name for p in made.program.params) for made in fd.fec.kernel_runtimes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(5, 7, 129), (3, 16, 2048), (1, 3, 50), (200, 1, 37), (2, 300, 1)], ids=str)
+def test_sums_of_samples_and_of_all_read_inputs_once(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    x, y, w = random(shape, dtype), random((*shape[::-1],), dtype).permute(2, 1, 0), torch.linspace(-1, 2, shape[0])
+    y, fd = y.contiguous(), sums_of_samples_and_of_all(dtype)
+    with poisoned_outputs(), options(check="races"):
+        weighted, total = fd.execute([x, y, w])
+    apart = x.double() - y.double()
+    terms = 2.0**-23 * (apart[0].numel() + shape[0] + 8)  # additions behind each other
+    of_samples = apart.square().sum((1, 2))
+    assert abs(weighted.double() - (of_samples * w.double()).sum()) <= terms * (of_samples * w.double().abs()).sum()
+    assert abs(total.double() - apart.abs().sum()) <= terms * apart.abs().sum()
+    assert how_often_read(fd) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(1000, 129), (4096, 64), (1, 300), (77, 1), (3, 5000)], ids=str)
+def test_variances_of_columns_beside_the_sum_of_all(dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    x, y = random(shape, dtype), random(shape[::-1], dtype).T.contiguous()
+    fd = variances_and_error(dtype)
+    with poisoned_outputs(), options(check="races"):
+        *variances, total = fd.execute([x, y])
+    for t, made in zip((x, y), variances, strict=True):
+        wanted = t.double().var(0, correction=0)
+        assert ((made.double() - wanted).abs() <= 2.0**-23 * (shape[0] + 8) * wanted).all()
+    wanted = (x.double() - y.double()).square().sum()
+    assert abs(total.double() - wanted) <= 2.0**-23 * (shape[0] + shape[1]) * wanted
+    assert how_often_read(fd) == 1 or 1 in shape
+
+
+def test_sums_without_an_axis_in_common_stay() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float)
+        for axes in ([0], [1]):
+            fd.add_output(fd.ops.sum(x, axes))
+    assert through_parts(normalize(fd.fusion)) is None
+
+
+def test_maxima_are_not_cut() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float)
+        fd.add_output(fd.ops.sum(x, [0]))
+        fd.add_output(fd.ops.max(x, [0, 1]))
+    assert through_parts(normalize(fd.fusion)) is None
 
 
 @pytest.mark.parametrize("dtype, eps", [(torch.float32, 2.0**-23), (torch.bfloat16, 2.0**-23), (torch.float64, 2.0**-52)], ids=str)
 @pytest.mark.parametrize("sizes", [(3, 2, 5, 37), (2, 3, 4, 64), (1, 1, 7, 130), (5, 2, 1, 9), (2, 2, 3, 1)], ids=str)
 def test_values(dtype: torch.dtype, eps: float, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether or not the sums are cut at these sizes; launches count nothing, so that small tensors decide as large ones."""
-    monkeypatch.setattr(partition, "LAUNCH_BYTES", 0)
+    """Whether or not the sums are cut at these sizes."""
     plans: list[partition.Plan] = []
     make_plan = steps.make_plan
     monkeypatch.setattr(steps, "make_plan", lambda *args: plans.append(make_plan(*args)) or plans[-1])

@@ -54,6 +54,10 @@ struct And {
 // A monoid of several fields may know a quicker way for lanes than to combine states: all_lanes<Width>(state).
 template <class Op, class T> WEFT_DEVICE constexpr auto has_all_lanes(int) -> decltype(Op::template all_lanes<32>(T()), bool()) { return true; }
 template <class Op, class T> WEFT_DEVICE constexpr bool has_all_lanes(long) { return false; }
+// One for threads that hold columns, all_columns<Tree>(states, workspace): Tree::fold folds numbers as the states are to be folded.
+template <class Tree, class Op, int N, class T> WEFT_DEVICE constexpr auto has_all_columns(int)
+    -> decltype(Op::template all_columns<Tree>(*(T (*)[N])nullptr, (T*)nullptr), bool()) { return true; }
+template <class Tree, class Op, int N, class T> WEFT_DEVICE constexpr bool has_all_columns(long) { return false; }
 // And one for many states in shared memory, which the lanes of a warp fold: all_entries(entries, stride, count, lane).
 template <class Op, class T> WEFT_DEVICE constexpr auto has_all_entries(int) -> decltype(Op::all_entries((const T*)nullptr, 1u, 1u, 0u), bool()) { return true; }
 template <class Op, class T> WEFT_DEVICE constexpr bool has_all_entries(long) { return false; }
@@ -120,8 +124,8 @@ WEFT_DEVICE void reduce_rows(T (&values)[N], T identity, T* workspace, unsigned 
 // value). Where there are more threads along a column than values, neighbouring lanes fold a column each group, with two barriers; up to 32 rows are folded
 // one behind the other, by threads that share the values; else rows are halved, with one barrier each. BX, BY, BZ: the block's shape where the text knows
 // it, which leaves no division.
-template <class Op, int N, bool X, bool Y, bool Z, unsigned BX = 0, unsigned BY = 0, unsigned BZ = 0, class T>
-WEFT_DEVICE void reduce_tree(T (&values)[N], T* workspace) {
+template <class Op, int N, bool X, bool Y, bool Z, unsigned BX, unsigned BY, unsigned BZ, class T>
+WEFT_DEVICE void reduce_tree_of_states(T (&values)[N], T* workspace) {
   const unsigned bx = BX ? BX : blockDim.x, by = BY ? BY : blockDim.y, bz = BZ ? BZ : blockDim.z;
   const unsigned nx = X ? bx : 1, ny = Y ? by : 1, nz = Z ? bz : 1;
   const unsigned folded = (X ? threadIdx.x : 0) + nx * ((Y ? threadIdx.y : 0) + ny * (Z ? threadIdx.z : 0));
@@ -193,6 +197,16 @@ WEFT_DEVICE void reduce_tree(T (&values)[N], T* workspace) {
   block_sync();
 }
 
+template <bool X, bool Y, bool Z, unsigned BX, unsigned BY, unsigned BZ> struct TreeOfSums {
+  template <int N, class T> WEFT_DEVICE void fold(T (&values)[N], T* workspace) { reduce_tree_of_states<Sum, N, X, Y, Z, BX, BY, BZ>(values, workspace); }
+};
+template <class Op, int N, bool X, bool Y, bool Z, unsigned BX = 0, unsigned BY = 0, unsigned BZ = 0, class T>
+WEFT_DEVICE void reduce_tree(T (&values)[N], T* workspace) {
+  using Tree = TreeOfSums<X, Y, Z, BX, BY, BZ>;
+  if constexpr (has_all_columns<Tree, Op, N, T>(0)) Op::template all_columns<Tree>(values, workspace);
+  else reduce_tree_of_states<Op, N, X, Y, Z, BX, BY, BZ>(values, workspace);
+}
+
 // Partial results in global memory; a state of more than 8 bytes moves in parts.
 template <class T> WEFT_DEVICE void store_partial(T* p, T value) {
   if constexpr (sizeof(T) <= 8) {
@@ -251,7 +265,14 @@ WEFT_DEVICE void fold_partials(T (&values)[N], T identity, const T* partials, un
   const unsigned long long first = static_cast<unsigned long long>(segment) * ranks;
 #pragma unroll
   for (int n = 0; n < N; n++) values[n] = identity;
-  if constexpr (N < 16) {
+  if constexpr (sizeof(T) > 8) {  // a state is not combined with nothing, which takes as long as with another one
+    if (worker < ranks) {
+#pragma unroll
+      for (int n = 0; n < N; n++) values[n] = load_partial(partials + ((first + worker) * kept_threads + kept) * N + n);
+    }
+#pragma unroll 1
+    for (unsigned rank = worker + workers; rank < ranks; rank += workers) fold_rank<Op>(values, partials, first + rank, kept, kept_threads);
+  } else if constexpr (N < 16) {
     for (unsigned rank = worker; rank < ranks; rank += workers) fold_rank<Op>(values, partials, first + rank, kept, kept_threads);
   } else {  // the compiler by itself loads four ranks at once, 64 values, and spills
 #pragma unroll 2

@@ -84,6 +84,27 @@ struct FoldMoments {
     for (unsigned entry = lane; entry < entry_count; entry += 32) squares += squares_about(load_shared(entries + entry * stride), mean);
     return {count, mean, T(0), reduce_lanes<Sum, 32>(squares)};
   }
+  // The same for threads that hold N columns each, and as many elements of each column that exists; `Tree` folds numbers. Shares of the mean are added, so that
+  // it is finite where the sum of the elements is not; the sum of the deviations from it, by which it is off, is kept.
+  template <class Tree, int N, class T> WEFT_DEVICE void all_columns(Moments<T> (&states)[N], Moments<T>* workspace) {
+    T* const room = reinterpret_cast<T*>(workspace);
+    T count[1] = {states[0].count}, means[N], sums[2 * N];
+#pragma unroll
+    for (int n = 1; n < N; n++) count[0] = states[n].count > count[0] ? states[n].count : count[0];
+    Tree::fold(count, room);
+    const T share = count[0] > T(0) ? T(1) / count[0] : T(0);
+#pragma unroll
+    for (int n = 0; n < N; n++) means[n] = states[n].count * share * states[n].shift + states[n].total * share;
+    Tree::fold(means, room);
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+      sums[n] = squares_about(states[n], means[n]);
+      sums[N + n] = states[n].total + states[n].count * (states[n].shift - means[n]);
+    }
+    Tree::fold(sums, room);
+#pragma unroll
+    for (int n = 0; n < N; n++) states[n] = {count[0], means[n], sums[N + n] - sums[N + n] == T(0) ? sums[N + n] : T(0), sums[n]};
+  }
   // The state with its own mean as the shift.
   template <class T> WEFT_DEVICE Moments<T> centered(Moments<T> state) {
     const T mean = state.count > T(0) ? near_quotient(state.total, state.count) : T(0), squares = state.from_shift - mean * state.total;

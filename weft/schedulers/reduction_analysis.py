@@ -33,7 +33,8 @@ class ReductionAnalysis(RowAnalysis):
         """Every tensor has all axes of the columns or none, so a vector that overlaps the one before has one index for all of them."""
         loops = [axes.of(a) for a in shape.reference.get_logical_domain()]
         self.has_simple_columns = self.has_whole_columns and len(loops) > 1 and None not in loops and not any(lookup_of(t) for t in fusion.tensors())
-        """The same, and no axis has one element: blocks can divide rows and columns twice (`phased_columns.py`)."""
+        self.has_simple_columns &= all(t.dtype().bits <= MAX_VECTOR_BITS for e in shape.reductions for t in e.tensor_outputs)
+        """The same, no axis has one element, and one access has a result: blocks can divide rows and columns twice (`phased_columns.py`)."""
         self.still_axes = self.count_still_axes()
         varying = row_exprs(fusion, axes, shape.reduced)
         is_common = [not shape.is_inner and all(shape.order[-1] not in axes.concrete(o) for o in e.tensor_outputs) for e in varying]
