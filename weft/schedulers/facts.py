@@ -137,7 +137,7 @@ class ReductionFacts(RowFacts):
     of columns need not be aligned, see `VectorLimits`. column_inputs: inputs with one value per column, which a thread keeps while it loops down the column.
     still_loads: loads for each vector of inputs that neighbouring elements share, such as a value per channel. columns_of_one: neighbouring columns that are
     all elements of the innermost loop, such as coordinates, if no input has an element for each term; common_instructions: those of `instructions` whose
-    results do not vary along that loop.
+    results do not vary along that loop. free_columns: neighbouring columns of one run, of which no tensor in memory but results has elements.
     """
 
     results_meet: bool = False
@@ -147,6 +147,7 @@ class ReductionFacts(RowFacts):
     still_loads: int = 0
     columns_of_one: int = 1
     common_instructions: int = 0
+    free_columns: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ..analysis.axes import axis_maps
 from ..analysis.loop_axes import Obstacle
 from ..arch import LINE_BYTES, Arch
 from ..ir.enums import ParallelType, SchedulerType
@@ -117,7 +118,8 @@ class Reduction(Scheduler):
             template.fold_vectors(params.vector_elems)
         first = next((n for n, a in enumerate(reference.get_loop_domain()) if a.is_reduction()), 0)
         apart = read_on_both_sides(template) if params.kind == "outer" else []
-        template.inline_fixed(dict.fromkeys(template.loads, loads_at), first, apart, is_across=params.are_all)
+        fixed = {t: own_position(fusion, t, partial, loads_at) if params.kind == "outer" else loads_at for t in template.loads}
+        template.inline_fixed(fixed, first, apart, is_across=params.are_all)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
         peel = None if phase is None else Peel(phase=phase)
@@ -150,6 +152,16 @@ def why_results_meet_elsewhere(facts: ReductionFacts, arch: Arch) -> Decline | N
     together, apart = (choose_with_trace(made, arch)[1].candidates[0].time_ns for made in (facts, replace(facts, results_meet=False)))
     why = f"share {facts.iteration_elems} long rows or columns, of which {facts.reductions} results meet, among all blocks"
     return why_several(together, apart + start_ns(arch), why)
+
+
+def own_position(fusion: Fusion, tensor: TensorView, reference: TensorView, position: int) -> int:
+    """Return where the loops of a tensor are divided as those of `reference` are at `position`: it may lack some, as an index of rows has no columns. Without
+    the first loop behind that, at `position`."""
+    loops, others, maps = tensor.get_loop_domain(), reference.get_loop_domain(), axis_maps(fusion)
+    if len(loops) == len(others) or position == len(others):
+        return position
+    first = maps.exact(others[position])
+    return next((n for n, axis in enumerate(loops) if maps.exact(axis) is first), position)
 
 
 def read_on_both_sides(template: Template) -> list[TensorView]:

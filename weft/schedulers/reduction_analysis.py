@@ -57,6 +57,7 @@ class ReductionAnalysis(RowAnalysis):
             **shared, results_meet=self.results_meet, can_begin_anywhere=can_begin_anywhere, exchange_factor=self.exchange_factor,
             column_inputs=self.column_inputs, still_loads=still,
             columns_of_one=1 if self.shape.is_inner or self.reads_terms else extents[self.shape.order[-1]], common_instructions=self.common.instructions,
+            free_columns=1 if self.shape.is_inner or self.limits.vectorizable or self.column_inputs else self.shape.runs[-1].extent_elems(extents),
         )  # fmt: skip
 
 

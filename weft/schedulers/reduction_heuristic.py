@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.vectorization import MAX_VECTOR_BITS
+from ..analysis.vectorization import MAX_VECTOR_BITS, largest_power_of_two_divisor
 from ..arch import Arch
 from ..remembered import remembered
 from ..schedule.peel import row_vectors
@@ -176,6 +176,9 @@ class Candidates:
         if not facts.is_inner and facts.max_dtype_bits < 8:
             self.vector = min(self.vector, MOST_COLUMNS)
         self.are_all = _gains_by_all(facts, self.vector)
+        if not facts.is_inner and self.vector == 1:
+            in_one_access = max(1, MAX_VECTOR_BITS * facts.reductions // facts.accumulator_bits)  # results
+            self.vector = min(previous_power_of_two(in_one_access), largest_power_of_two_divisor(facts.free_columns))
         can_overlap = facts.can_begin_anywhere and self.vector == 1 and facts.inner_run_elems >= SHIFTED_ELEMS and facts.min_vector_elems == 1
         self.overlaps = can_overlap and not self.are_all
         if self.overlaps:
