@@ -15,10 +15,10 @@ from ..analysis.plain_copies import is_copy
 from ..expr import Sym, mod, product, sub
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, At, BagOp, LookupOp, RollOp
-from ..ir.values import BroadcastOp, Expr, IotaOp, IterDomain, PointwiseOp, ReductionOp, Roll, Scalar, SqueezeOp, TensorDomain, TensorView
+from ..ir.values import BroadcastOp, Expr, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, Roll, Scalar, SqueezeOp, TensorDomain, TensorView
 from ..ops.build import logical_axes
 from ..schedule.caching import without_reductions
-from .moved_rolls import RollMover, Rolls, combined, rolls_pay
+from .moved_rolls import RollMover, Rolls, Rotated, combined, rolls_pay
 
 
 def find_rolls(fusion: Fusion) -> None:
@@ -33,10 +33,10 @@ def find_rolls(fusion: Fusion) -> None:
         source, (out,) = expr.tensor_inputs[0], expr.tensor_outputs
         rolls: Rolls = (roll,)
         above = source.definition()
-        if isinstance(above, RollOp) and (merged := combined(above.rolls, rolls)) is not None:
+        if isinstance(above, RollOp) and (merged := combined(above.rolls, rolls, logical_axes(source))) is not None:
             source, rolls = above.tensor_inputs[0], merged
         fusion.remove(expr)
-        fusion.register(RollOp([source], [out], op="roll", rolls=rolls))
+        fusion.register(RollOp([source], [out], op="roll", rolls=rolls) if rolls else LoadStoreOp([source], [out]))
 
 
 def _roll_of(expr: LookupOp) -> Roll | None:
@@ -94,9 +94,10 @@ def place_rolls(fusion: Fusion) -> None:
     Before: axes are atoms. After: a rotation that reads no input is stored by the kernel that computes its operand. The values are the same, but for the order
     in which rotated axes are summed.
     """
+    made: Rotated = {}
     for expr in fusion.tensor_exprs():
         if isinstance(expr, RollOp) and rolls_pay(fusion, expr):
-            RollMover(fusion, expr).run()
+            RollMover(fusion, expr, made).run()
     while any(_moved_down(fusion, expr) for expr in fusion.tensor_exprs() if isinstance(expr, RollOp) and not expr.tensor_inputs[0].is_fusion_input):
         pass
 
