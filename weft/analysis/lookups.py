@@ -7,10 +7,10 @@ Read first: `loads`, `lookup_run`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ..expr import ZERO, Sym, add, proves_le
+from ..expr import ZERO, Sym, add, evaluate_int, proves_le
 from ..ir.fusion import Fusion
 from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.graph_ops import Along, At, CatOp, LookupOp, ScatterStoreOp
@@ -32,6 +32,18 @@ def is_reading(tensor: TensorView) -> bool:
 def is_part(offset: Sym, extent: Sym, whole: Sym) -> bool:
     """True if it is known that so many elements from an offset on are inside of an axis."""
     return proves_le(ZERO, offset) and proves_le(add(offset, extent), whole)
+
+
+def part_inside(lookup: LookupOp, env: Mapping[Sym, int]) -> float:
+    """Return the fraction of the elements of a lookup's result whose positions along its own axes are inside of the source."""
+    if not lookup.is_masked:
+        return 1.0
+    axes, part = no_reductions(lookup.outputs[0].get_logical_domain()), 1.0  # type: ignore[attr-defined]
+    for own, place in zip(no_reductions(lookup.source.get_logical_domain()), lookup.positions):
+        if isinstance(place, Along):
+            count, size, begin = (evaluate_int(n, env) for n in (axes[place.axis].sym, own.sym, place.offset))
+            part *= max(0, min(size, begin + count) - max(0, begin)) / max(1, count)
+    return part
 
 
 def is_resized(fusion: Fusion) -> bool:

@@ -32,6 +32,7 @@ class PointwiseFacts:
     lookups[p], phased_lookups[p]: what a thread with 1, 2, 4, ... neighbouring results does if lookups are read element by element there; empty if none are.
     shared_rows[p]: what a thread's 1, 2, 4, ... neighbouring indices left of p share of lookups in vectors; empty if they share no loads.
     still_rows[p]: what does not vary along the innermost loop left of p; None if that is nothing.
+    outside_accesses: of those in vectors, the part for elements that pads fill, which loads nothing.
     spread: (bits of an element, the loops that it depends on) of each input that depends on some loops, but not on all.
     """
 
@@ -64,6 +65,7 @@ class PointwiseFacts:
     phased_lookups: tuple[tuple[LookupWork, ...], ...] = ()
     shared_rows: tuple[tuple[RowSharing, ...], ...] = ()
     still_rows: tuple[StillRows | None, ...] = ()
+    outside_accesses: float = 0.0
     spread: tuple[tuple[int, frozenset[int]], ...] = ()
 
     @property

@@ -15,7 +15,7 @@ from ..analysis.blocks import block_needs, moved_bits
 from ..analysis.connected import is_connected
 from ..analysis.index_work import IndexWork, index_work
 from ..analysis.lookup_work import FEWEST_OF_A_WINDOW, LookupWork, RowSharing, computed_lookups, lookup_work, row_sharing
-from ..analysis.lookups import bad_source, in_memory, loads
+from ..analysis.lookups import bad_source, in_memory, loads, part_inside
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, pointwise_reference
 from ..analysis.op_cost import cost_of
 from ..analysis.precision import wide_tensors
@@ -24,6 +24,7 @@ from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
 from ..expr import evaluate_int
 from ..ir.block_ops import sample_of
 from ..ir.fusion import Fusion
+from ..ir.graph_ops import LookupOp
 from ..ir.values import TensorView, no_reductions
 from ..remembered import MOST_REMEMBERED
 from ..schedule.peel import gains_by_phase
@@ -98,6 +99,7 @@ class PointwiseAnalysis(Analysis):
             **self._lookups(env, vector_limits, phased),
             shared_rows=self._shared_rows(env),
             still_rows=self.still_rows,
+            outside_accesses=self._outside_accesses(env),
             spread=self.spread,
         )
 
@@ -121,6 +123,12 @@ class PointwiseAnalysis(Analysis):
         for tensor in self.computed:
             sources[in_memory(tensor)] = sources.get(in_memory(tensor), 0) + total
         return sum(max(0, read - _elems(source, env)) * source.dtype().bits for source, read in sources.items())
+
+    def _outside_accesses(self, env: Sizes) -> float:
+        """Return how many of the accesses in vectors are outside of what a pad or a cat reads, where nothing is loaded."""
+        vectors = set(self.limits.vectorizable)
+        lookups = [t.definition() for t in self.computed if t in vectors]
+        return sum(1 - part_inside(e, env) for e in lookups if isinstance(e, LookupOp))
 
     def _lookups(self, env: Sizes, limits: Sequence[int], phased: Sequence[tuple[int, bool]]) -> dict[str, Any]:
         """Return the facts about lookups that are read element by element. limits, phased: the widest vectors at each break position, and those of rows that

@@ -46,7 +46,7 @@ def still_rows(axes: LoopAxes, order: Sequence[int], position: int, loads: Colle
 def _kept(axes: LoopAxes, exprs: Sequence[Expr], still: Collection[TensorView], loads: Collection[TensorView]) -> list[TensorView]:
     """Return the results of `exprs` that vary no further and that others use, unless it costs less than an access to compute them again."""
     wide = wide_tensors(axes.fusion)
-    work: dict[TensorView, float] = {t: ACCESS_INSTRUCTIONS for t in loads}
+    work: dict[TensorView, float] = dict.fromkeys(loads, 0.0)  # these are kept in any case
     kept = []
     for e in axes.fusion.tensor_exprs():
         if set(e.tensor_outputs) <= work.keys():

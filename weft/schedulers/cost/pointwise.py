@@ -82,7 +82,7 @@ def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = F
         block_bytes=threads * vectors * used * v * whole / 8, blocks=blocks, warps=warps,
         resident=resident, seats=resident * arch.sm_count, rounds=1.0,
         instructions=instructions, mufu=(f.mufu - still["mufu"]) * vectors * used * v,
-        lines=warps * vectors * used * (reads["vector_accesses"] * lines + single_lines),
+        lines=warps * vectors * used * (np.maximum(0, reads["vector_accesses"] - f.outside_accesses) * lines + single_lines),
         wait_clocks=wait, exchange_ns=0.0, end_clocks=c.alone * instructions + wait,
     )  # fmt: skip
 
