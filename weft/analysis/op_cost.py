@@ -14,6 +14,11 @@ from ..ops import binary, cast, ternary, unary  # noqa: F401  (they fill the reg
 from ..ops.monoids import MONOIDS
 from ..ops.registry import OPS
 
+INSTRUCTIONS_PER_BYTE, MUFU_SLOTS = 6, 8
+"""Instructions that all threads of a chip execute while it moves a byte, counted: docs/constants.md; and those that a special function takes the place of: 16
+lanes of 128 compute them."""
+LAUNCH_BYTES = 10 << 20
+"""A launch costs as much time as moving these. Measured: docs/constants.md."""
 RANDOM_INSTRUCTIONS = 40
 """Instructions per number of Philox 4x32-10: 10 rounds of about 14 instructions make 4 numbers, plus the conversion."""
 

@@ -19,6 +19,7 @@ from .known_places import Places, chosen, places_of_operand
 from .lookups_of_sums import move_through_sums
 from .moved_lookups import KEPT_WHOLE, LookupMover, Made, extent_count, is_joined, is_moved, picks_few
 from .order_of_memory import axis_of_operand, innermost, lies_across, turns_memory
+from .window_places import WindowPlaces, base_of, places_of_lookups
 
 MOST_INSTRUCTIONS = 100
 """Instructions per element of a chain that is recomputed at the looked-up position. An estimate: with 2 per byte loaded a kernel is still memory-bound.
@@ -40,8 +41,9 @@ def move_lookups_up(fusion: Fusion) -> None:
     """
     made: Made = {}
     _keep_parts(fusion)
+    windows = places_of_lookups(fusion)
     for expr in fusion.tensor_exprs():
-        if isinstance(expr, LookupOp) and _pays(fusion, expr):
+        if isinstance(expr, LookupOp) and _pays(fusion, expr, windows.get(expr.source)):
             LookupMover(fusion, expr, made).run()
         elif isinstance(expr, LookupOp):
             if type(expr) is LookupOp and is_joined(expr.source.definition()):
@@ -138,7 +140,8 @@ def _is_inside_as_chosen(choice: Expr, lookup: LookupOp) -> bool:
     return found
 
 
-def _pays(fusion: Fusion, expr: LookupOp) -> bool:
+def _pays(fusion: Fusion, expr: LookupOp, window: WindowPlaces | None = None) -> bool:
+    """Tell whether what a lookup reads is computed again where it is looked up. window: all places of its source, which is marked if it is to be stored."""
     source = expr.source
     needs_order = any(isinstance(place, At) for place in expr.positions) and not picks_few(expr)
 
@@ -167,7 +170,12 @@ def _pays(fusion: Fusion, expr: LookupOp) -> bool:
             stack += [(v, places_of_operand(above, v, places), None if inner is None else axis_of_operand(above, v, inner)) for v in operands]
         if len(ends) > MOST_SOURCES or len(counted) > MOST_INSTRUCTIONS:
             return False
-    if cost_of(counted, ()).instructions > MOST_INSTRUCTIONS:
+    cost = cost_of(counted, ())
+    if window is not None and window.are_costly(fusion, base := base_of(source), counted):
+        if (made_by := base.definition()) is not None:
+            made_by.attributes[KEPT_WHOLE] = True
+        return False
+    if cost.instructions > MOST_INSTRUCTIONS:
         return False
     whole = [t for t in ends if extent_count(t) >= axes]
     if _is_of_other_rows(expr, ends):

@@ -5,7 +5,7 @@ Owns the rewriting of one rotation. `rolls.py` decides which rotations there are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ..analysis.axes import pairwise
 from ..analysis.op_cost import cost_of
@@ -17,6 +17,7 @@ from ..ir.graph_ops import RollOp
 from ..ir.values import BroadcastOp, Expr, FullOp, IterDomain, LoadStoreOp, PointwiseOp, Roll, SqueezeOp, TensorView
 from ..ops.build import logical_axes
 from .lookups import MOST_INSTRUCTIONS, MOST_SOURCES, MOST_SOURCES_OF_A_SHARED_TENSOR
+from .window_places import WindowPlaces
 
 Rolls = tuple[Roll, ...]
 Rotated = dict[tuple[TensorView, Rolls], TensorView]
@@ -36,12 +37,16 @@ def combined(first: Rolls, second: Rolls, axes: Sequence[IterDomain]) -> Rolls |
     return tuple(found.values())
 
 
-def rolls_pay(fusion: Fusion, roll: RollOp) -> bool:
-    """Tell whether a rotation can move up to inputs, and these are few enough to be read instead of the tensor between."""
-    found: dict[tuple[TensorView, Rolls], None] = {}
-    ends: dict[tuple[TensorView, Rolls], None] = {}
-    source = roll.tensor_inputs[0]
-    if source.is_fusion_input or not _reaches_inputs(source, roll.rolls, found, ends):
+def rolls_pay(fusion: Fusion, roll: RollOp, stored: set[TensorView], window: WindowPlaces | None) -> bool:
+    """Tell whether a rotation can move up to inputs, and these are few enough to be read instead of the tensor between. stored: tensors that are read like
+    inputs, to which its operand is added if it is one. window: the places at which that is read, if it may be."""
+    reach, source = _Reach(stored), roll.tensor_inputs[0]
+    if source.is_fusion_input or source in stored or not reach.reaches_inputs(source, roll.rolls):
+        return False
+    found, ends = reach.found, reach.ends
+    chain = [e for tensor, _ in found if (e := tensor.definition()) is not None]
+    if window is not None and window.are_costly(fusion, source, chain):
+        stored.add(source)
         return False
     tensors = {tensor for tensor, _ in ends}
     is_shared = any(e is not roll and source in e.inputs for e in fusion.tensor_exprs())
@@ -52,7 +57,6 @@ def rolls_pay(fusion: Fusion, roll: RollOp) -> bool:
         return len(tensors) <= MOST_SOURCES_OF_A_SHARED_TENSOR
     if len(tensors) > MOST_SOURCES or not is_shared:
         return len(ends) <= MOST_SOURCES
-    chain = dict.fromkeys(e for tensor, _ in found if (e := tensor.definition()) is not None)  # computed twice
     return cost_of(chain, ()).instructions <= MOST_INSTRUCTIONS
 
 
@@ -63,27 +67,38 @@ def _is_only_stored(fusion: Fusion, tensor: TensorView) -> bool:
     return is_plain and bool(uses or tensor in fusion.outputs()) and all(_is_only_stored(fusion, e.tensor_outputs[0]) for e in uses)
 
 
-def _reaches_inputs(tensor: TensorView, rolls: Rolls, found: dict[tuple[TensorView, Rolls], None], ends: dict[tuple[TensorView, Rolls], None]) -> bool:
-    """Tell whether `tensor`, rotated, is computed from rotated inputs. found: what is computed, rotated how; ends: the same of inputs."""
-    if (tensor, rolls) in found:
-        return True
-    definition = tensor.definition()
-    if isinstance(definition, RollOp):
-        merged, source = combined(definition.rolls, rolls, logical_axes(tensor)), definition.tensor_inputs[0]
-        if merged is None or not source.is_fusion_input:
+class _Reach:
+    """What a rotated tensor is computed from. found: computed tensors, and how they are rotated; ends: the same of inputs."""
+
+    def __init__(self, stored: Collection[TensorView]) -> None:
+        self.stored = stored
+        self.found: dict[tuple[TensorView, Rolls], None] = {}
+        self.ends: dict[tuple[TensorView, Rolls], None] = {}
+
+    def reaches_inputs(self, tensor: TensorView, rolls: Rolls) -> bool:
+        """Tell whether `tensor`, rotated, is computed from rotated inputs."""
+        if (tensor, rolls) in self.found:
+            return True
+        definition = tensor.definition()
+        if isinstance(definition, RollOp):
+            merged, tensor = combined(definition.rolls, rolls, logical_axes(tensor)), definition.tensor_inputs[0]
+            if merged is None or not self._is_end(tensor):
+                return False
+            rolls = merged
+        if self._is_end(tensor):
+            self.ends[tensor, rolls] = None
+            return True
+        self.found[tensor, rolls] = None
+        if not rolls or isinstance(definition, FullOp):
+            return True
+        if len(self.found) > MOST_INSTRUCTIONS or not (isinstance(definition, (BroadcastOp, SqueezeOp)) or is_pointwise(definition) or is_copy(definition)):
             return False
-        tensor, rolls = source, merged
-    if tensor.is_fusion_input:
-        ends[tensor, rolls] = None
-        return True
-    found[tensor, rolls] = None
-    if not rolls or isinstance(definition, FullOp):
-        return True
-    if len(found) > MOST_INSTRUCTIONS or not (isinstance(definition, (BroadcastOp, SqueezeOp)) or is_pointwise(definition) or is_copy(definition)):
-        return False
-    assert definition is not None
-    operands = [(t, _of_operand(definition, t, rolls)) for t in definition.tensor_inputs]
-    return all(own is not None and _reaches_inputs(t, own, found, ends) for t, own in operands)
+        assert definition is not None
+        operands = [(t, _of_operand(definition, t, rolls)) for t in definition.tensor_inputs]
+        return all(own is not None and self.reaches_inputs(t, own) for t, own in operands)
+
+    def _is_end(self, tensor: TensorView) -> bool:
+        return tensor.is_fusion_input or tensor in self.stored
 
 
 def _of_operand(expr: Expr, operand: TensorView, rolls: Rolls) -> Rolls | None:
@@ -102,10 +117,10 @@ def _of_operand(expr: Expr, operand: TensorView, rolls: Rolls) -> Rolls | None:
 
 
 class RollMover:
-    """Computes a rotated tensor from rotated inputs. made: rotated tensors so far, also those of other rotations."""
+    """Computes a rotated tensor from rotated inputs. stored: tensors that are read like inputs. made: rotated tensors so far, also those of other rotations."""
 
-    def __init__(self, fusion: Fusion, roll: RollOp, made: Rotated) -> None:
-        self.fusion, self.roll, self.made = fusion, roll, made
+    def __init__(self, fusion: Fusion, roll: RollOp, stored: Collection[TensorView], made: Rotated) -> None:
+        self.fusion, self.roll, self.stored, self.made = fusion, roll, stored, made
 
     def run(self) -> None:
         """Replace the rotation."""
@@ -130,7 +145,7 @@ class RollMover:
             root = list(images.values()) if tensor.has_root() else None
             found = fusion.new_tensor([images[a] for a in tensor.get_logical_domain()], tensor.dtype(), root=root)
             self.made[tensor, rolls] = found
-            if definition is None:
+            if definition is None or tensor in self.stored:
                 fusion.register(RollOp([tensor], [found], op="roll", rolls=rolls))
             else:
                 inputs = [self.image(v, _of_operand(definition, v, rolls) or ()) if isinstance(v, TensorView) else v for v in definition.inputs]

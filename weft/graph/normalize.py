@@ -36,7 +36,6 @@ from .padded_folds import fold_before_padding
 from .picked_sums import look_up_what_sums_pick
 from .questions import Questions
 from .reversed_scans import find_reversed_scans
-from .rolled_windows import look_up_rolls
 from .rolls import find_rolls, place_rolls
 from .rows_of_two_axes import separate_rows
 from .scatters import has_scatters, scatter_in_kernels
@@ -106,7 +105,6 @@ def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
     read_in_any_order(fusion)  # bags read the inputs themselves, with nothing between for a lookup to move through
     move_lookups_up(fusion)  # no later pass makes a lookup of a computed tensor
     place_rolls(fusion)  # lookups stand where they stay, so what they leave between inputs and rotations is pointwise
-    look_up_rolls(fusion)  # rotations stay where they are now
     separate_rows(fusion)  # copies what is computed from rows, after the last pass that changes it
 
 

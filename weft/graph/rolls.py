@@ -8,6 +8,7 @@ Owns finding them, and moving them down; `moved_rolls.py` moves them up. Read fi
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from ..analysis.axes import pairwise
@@ -19,6 +20,7 @@ from ..ir.values import BroadcastOp, Expr, IotaOp, IterDomain, LoadStoreOp, Poin
 from ..ops.build import logical_axes
 from ..schedule.caching import without_reductions
 from .moved_rolls import RollMover, Rolls, Rotated, combined, rolls_pay
+from .rolled_windows import look_up_rolls, places_of_rolls
 
 
 def find_rolls(fusion: Fusion) -> None:
@@ -91,15 +93,21 @@ def _is_number(value: object, number: int) -> bool:
 def place_rolls(fusion: Fusion) -> None:
     """Move each rotation to inputs, where only pointwise ops lie between, or to outputs; in place.
 
-    Before: axes are atoms. After: a rotation that reads no input is stored by the kernel that computes its operand. The values are the same, but for the order
-    in which rotated axes are summed.
+    Before: axes are atoms. After: a rotation that reads no input is stored by the kernel that computes its operand; those that are lookups
+    (`rolled_windows.py`) read inputs, and tensors that cost too much to compute again for each of them. The values are the same, but for the order in which
+    rotated axes are summed.
     """
-    made: Rotated = {}
+    made, stored, windows = Rotated(), set[TensorView](), places_of_rolls(fusion)
     for expr in fusion.tensor_exprs():
-        if isinstance(expr, RollOp) and rolls_pay(fusion, expr):
-            RollMover(fusion, expr, made).run()
-    while any(_moved_down(fusion, expr) for expr in fusion.tensor_exprs() if isinstance(expr, RollOp) and not expr.tensor_inputs[0].is_fusion_input):
+        if isinstance(expr, RollOp) and rolls_pay(fusion, expr, stored, windows.get(expr.tensor_inputs[0])):
+            RollMover(fusion, expr, stored, made).run()
+    while any(_moved_down(fusion, expr) for expr in fusion.tensor_exprs() if isinstance(expr, RollOp) and not _is_read(expr, stored)):
         pass
+    look_up_rolls(fusion, stored)
+
+
+def _is_read(roll: RollOp, stored: Collection[TensorView]) -> bool:
+    return roll.tensor_inputs[0].is_fusion_input or roll.tensor_inputs[0] in stored
 
 
 def _moved_down(fusion: Fusion, roll: RollOp) -> bool:

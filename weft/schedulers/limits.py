@@ -18,8 +18,6 @@ FULL_BLOCK_THREADS, ROW_THREAD_REGISTERS = 512, 128
 """Threads of the largest block with many registers per thread, and their number, which uses all registers of a multiprocessor."""
 LOOP_THREAD_REGISTERS = 64
 """Registers per thread in loops with four vectors in flight, so that a multiprocessor has 1024 threads."""
-LAUNCH_BYTES = 10 << 20
-"""A launch costs as much time as moving these. Measured: docs/constants.md."""
 SHOWN = 6
 """Candidates shown in a trace."""
 TIMED, TIMED_OF_A_WAY = 40, 4

@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ..analysis.op_cost import LAUNCH_BYTES
 from ..arch import Arch
 from .accesses import with_accesses
 from .arithmetic import Trace, best_first
 from .base import Alignments, Decline, Sizes
 from .channel_rows import CLUSTER_LOSS, ChannelRows
 from .facts import PersistentFacts
-from .limits import LAUNCH_BYTES
 from .persistent_analysis import PersistentAnalysis
 from .persistent_params import Candidate, PersistentParams, RowsOf
 from .row_model import predicted_registers

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..analysis.axes import TIE
+from ..analysis.op_cost import LAUNCH_BYTES
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, ReductionOp, TensorView, WelfordOp, no_reductions
 from ..ops.build import copy
-from ..schedulers.limits import LAUNCH_BYTES
 from .group import Alike, Group
 from .groups import Graph
 from .search import repeat_for

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Set
 
 from ..analysis.axes import AxisMaps
-from ..analysis.op_cost import cost_of
+from ..analysis.op_cost import LAUNCH_BYTES, MUFU_SLOTS, cost_of
 from ..analysis.plain_copies import ends_segment, is_copy
 from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..compiler import WITHOUT_KERNEL
@@ -25,11 +25,8 @@ from ..ir.graph_ops import BagOp, LookupOp, RollOp, ScanOp, ScatterStoreOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
 )  # fmt: skip
-from ..schedulers.limits import LAUNCH_BYTES
 from .group import Group, joined_links, with_one_folded_loop
 
-MUFU_SLOTS = 8
-"""Instructions that a special function takes the place of: 16 lanes of 128 compute them."""
 MOST_TENSORS = 100
 """The maximum number of tensors that a kernel reads or writes: pointers and strides of more do not fit the 4 KB of kernel parameters."""
 

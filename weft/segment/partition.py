@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from ..analysis.connected import components
 from ..analysis.layouts import keep_memory_formats
+from ..analysis.op_cost import INSTRUCTIONS_PER_BYTE, LAUNCH_BYTES
 from ..compiler import NoScheduler, is_taken_at_some_sizes
 from ..errors import require
 from ..expr import Number, Sym, evaluate_int
@@ -27,7 +28,6 @@ from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp, WrittenOp
 from ..ir.values import Expr, PointwiseOp, ReductionOp, TensorView, Val, WelfordOp
 from ..ops.torch_ops import entry_of
-from ..schedulers.limits import LAUNCH_BYTES
 from .alike import join_alike, join_small_sums, tie
 from .asking import Answers, Asked, Pairs, Refusals, Takes
 from .extract import boundary, extract
@@ -35,7 +35,7 @@ from .group import Group
 from .groups import Graph, bytes_in_memory, is_alone, is_barrier, slots_of
 from .narrow_edges import narrow_edges
 from .plan import KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_inputs
-from .search import INSTRUCTIONS_PER_BYTE, join_states, repeat_short_chains, search
+from .search import join_states, repeat_short_chains, search
 
 SMALL = 100
 """With up to this many expressions the schedulers are first asked about one kernel for all; with more, only about the groups of the search."""

@@ -11,6 +11,7 @@ import heapq
 import random
 from collections.abc import Callable, Set
 
+from ..analysis.op_cost import INSTRUCTIONS_PER_BYTE
 from ..dtypes import StateType
 from ..ir.graph_ops import BagOp, LookupOp
 from ..ir.values import Expr, PointwiseOp, TensorView
@@ -23,8 +24,8 @@ MOST_SIBLINGS = 8
 SHORT_CHAIN, LONGEST_CHAIN = 6, 20
 """Expressions that another group may recompute instead of reading their result: the first in any case where that moves fewer bytes; up to the second where
 the instructions take no longer than the bytes."""
-INSTRUCTIONS_PER_BYTE, ACCESS_SLOTS = 6, 8
-"""Instructions that all threads of a chip execute while it moves a byte, and those of an access with its address and bounds. Counted: docs/constants.md."""
+ACCESS_SLOTS = 8
+"""Instructions of an access with its address and bounds. Counted: docs/constants.md."""
 
 Joinable = Callable[[Group, Group, bool], bool | None]
 """Tells whether two groups become one, or None for not now: then it is asked once more, with True, when nothing else can be joined. A group that grows meets

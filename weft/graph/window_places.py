@@ -1,0 +1,103 @@
+"""Places at which a tensor is looked up, as in windows of an image: whether it is computed again at each of them, or stored once and read there.
+
+A thread has neighbouring results along the innermost axis, which share what is computed at places next to each other; places in other rows share nothing.
+Read first: `WindowPlaces`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+
+from ..analysis.op_cost import INSTRUCTIONS_PER_BYTE, LAUNCH_BYTES, MUFU_SLOTS, cost_of
+from ..analysis.plain_copies import is_copy
+from ..analysis.thread_values import counted_only
+from ..expr import evaluate_int, product
+from ..ir.fusion import Fusion
+from ..ir.graph_ops import Along, At, LookupOp
+from ..ir.values import BroadcastOp, Expr, PointwiseOp, TensorView
+from ..ops.build import logical_axes
+from .order_of_memory import innermost
+
+FEWEST_PLACES = 3
+"""Places from which on they are a window, and it is asked what it costs to compute a tensor at each. Two, as of halves that are exchanged, always pay."""
+NEIGHBOURS = 4
+"""Results of a thread that share what is computed at places next to each other: a vector of 16 bytes in float32."""
+
+
+@dataclass
+class WindowPlaces:
+    """rows: for each row that is read, the offsets along the innermost axis; None for one that is not known, next to the others."""
+
+    rows: dict[Hashable, set[int | None]] = field(default_factory=dict)
+
+    def add(self, row: Hashable, offset: int | None) -> None:
+        self.rows.setdefault(row, set()).add(offset)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.rows.values()))
+
+    def times(self) -> float:
+        """Return how often an element is computed, if it is at each place."""
+        return sum(map(_elements, self.rows.values())) / NEIGHBOURS
+
+    def are_costly(self, fusion: Fusion, tensor: TensorView, chain: Iterable[Expr]) -> bool:
+        """Tell whether computing a tensor again takes longer than writing and reading it, launch included. tensor: what would be stored; chain: what computes
+        an element of it."""
+        if len(self) < FEWEST_PLACES:
+            return False
+        cost = cost_of(chain, () if any(t.dtype().is_reduced_float for t in fusion.tensor_outputs()) else _Everything())
+        sizes = [axis.logical_extent for axis in logical_axes(tensor) if not axis.is_broadcast()]
+        elems = evaluate_int(product(sizes), {}) if all(n.is_const for n in sizes) else math.inf
+        stored_bytes = 2 * tensor.dtype().bits / 8 + LAUNCH_BYTES / max(1, elems)
+        return (cost.instructions + MUFU_SLOTS * cost.mufu) * (self.times() - 1) > INSTRUCTIONS_PER_BYTE * stored_bytes
+
+
+class _Everything:
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+def _elements(offsets: Iterable[int | None]) -> int:
+    """Return how many elements of a row neighbours need, those at several offsets from each of them."""
+    given = list(offsets)
+    known = {offset + n for offset in given if offset is not None for n in range(NEIGHBOURS)}
+    others = len(given) - len({offset for offset in given if offset is not None})
+    return len(known) + (others + NEIGHBOURS - 1 if others and not known else others)
+
+
+def places_of_lookups(fusion: Fusion) -> dict[TensorView, WindowPlaces]:
+    """Return the places at which each source of a lookup is looked up."""
+    found: dict[TensorView, WindowPlaces] = {}
+    for expr in fusion.tensor_exprs():
+        if type(expr) is LookupOp:
+            row, offset = _place(expr)
+            found.setdefault(expr.source, WindowPlaces()).add(row, offset)
+    return found
+
+
+def _place(lookup: LookupOp) -> tuple[Hashable, int | None]:
+    """Return where a lookup reads: the place of the row, and that along the innermost axis of the source."""
+    last, places = innermost(logical_axes(lookup.source)), list[Hashable](lookup.positions)
+    at = None if last is None else places.pop(last)
+    rows = tuple(lookup.inputs[place.operand] if isinstance(place, At) else place for place in places)
+    if isinstance(at, Along):
+        return (rows, at.axis), int(at.offset.value) if at.offset.is_const else None  # type: ignore[arg-type]
+    return (rows, lookup.inputs[at.operand] if isinstance(at, At) and not counted_only(lookup.inputs[at.operand]) else None), None
+
+
+def base_of(tensor: TensorView) -> TensorView:
+    """Return what is stored in place of a tensor: what it is a copy of, or the same in a narrower type."""
+    above = tensor.definition()
+    while above is not None and (is_copy(above) or isinstance(above, BroadcastOp) or _widens(above)):
+        tensor = above.tensor_inputs[0]
+        above = tensor.definition()
+    return tensor
+
+
+def _widens(expr: Expr) -> bool:
+    return isinstance(expr, PointwiseOp) and expr.op_name == "cast" and expr.tensor_inputs[0].dtype().bits <= expr.tensor_outputs[0].dtype().bits
+
+
+__all__ = ["WindowPlaces", "base_of", "places_of_lookups"]
