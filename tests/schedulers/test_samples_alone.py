@@ -75,3 +75,36 @@ def test_a_block_has_a_sample_alone_where_there_are_many_samples(samples, rows, 
     analysis = scheduler.analyze(fusion)
     assert scheduler.accept(analysis, sizes, {}, H200) is None
     assert scheduler.choose(analysis, sizes, {}, H200)[0].is_alone is is_alone
+
+
+def pairs_of_points() -> FusionDefinition:
+    """The nearest of the other points for each point of both clouds, per sample; nothing of the size of all pairs is in memory."""
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        a, b = (fd.define_tensor([-1, -1], contiguity=True, dtype=DTYPES[torch.float32]) for _ in range(2))
+        shape = [a.size(0), a.size(1), b.size(1)]
+        d = ops.sub(ops.broadcast_in_dim(a, shape, [0, 1]), ops.broadcast_in_dim(b, shape, [0, 2]))
+        d = ops.mul(d, d)
+        for axis in (2, 1):
+            fd.add_output(ops.min(d, [axis]))
+    return fd
+
+
+@pytest.mark.parametrize("samples, rows, columns", [(3, 37, 129), (1, 200, 64), (5, 1, 40), (2, 300, 7)])
+def test_pairs_of_points(samples, rows, columns):
+    a, b = numbers(samples, rows), numbers(samples, columns)
+    d = (a.double()[:, :, None] - b.double()[:, None]).square()
+    made = pairs_of_points().execute([a, b])
+    for out, wanted in zip(made, (d.amin(2), d.amin(1)), strict=True):
+        torch.testing.assert_close(out.double(), wanted, rtol=2.0**-22, atol=0)
+
+
+def test_blocks_share_samples_whose_rows_are_computed():
+    """A row of pairs has no bytes, but takes time: 16 blocks would have all work of a chip of 132."""
+    fusion = pairs_of_points().fusion
+    sizes = {axis.sym: extent for t in fusion.inputs() for axis, extent in zip(t.get_logical_domain(), (16, 2048))}
+    scheduler = InnerOuterPersistent()
+    analysis = scheduler.analyze(fusion)
+    assert scheduler.accept(analysis, sizes, {}, H200) is None
+    params = scheduler.choose(analysis, sizes, {}, H200)[0]
+    assert not params.is_alone and 16 * params.blocks * params.cluster_blocks > H200.sm_count // 2

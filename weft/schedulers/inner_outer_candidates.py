@@ -144,8 +144,9 @@ class Candidates:
         begins_with_units = facts.begins_with_units and row_bits % 128 == 0 and self.vector * rows.max_dtype_bits >= 128
         self.has_tma = can_bulk and (begins_with_units or self.is_shifted)
         is_float = facts.column_accumulator_bits == 32 * facts.column_results
-        self.has_few_rows = facts.has_samples and 2 * facts.column_accumulator_bits >= rows.iteration_elems * rows.input_bits
-        """True if partial results of several blocks of a sample move as many bytes as reading its rows again."""
+        self.has_few_rows = facts.has_samples and 0 < rows.iteration_elems * rows.input_bits <= 2 * facts.column_accumulator_bits
+        """True if partial results of several blocks of a sample move as many bytes as reading its rows again. Rows of pairs of points are computed, which takes
+        time whatever they move."""
         self.column_vector = 4 if rows.reduction_elems % 4 == 0 and not facts.has_single_axes and is_float else 1
         """Columns per thread when partial results are summed."""
 
