@@ -4,6 +4,8 @@
     2-D   left: [BIDy, TIDy, unroll]   right: [BIDx, unroll, TIDx, vector]     where a broadcast operand is read once per block instead of once per element,
                                                                                or once per thread, whose rows share what does not vary along them
 
+Where elements of a short innermost loop share most of what is computed, a thread has all of them (`whole_rows.py`).
+
 Owns the template; parameters are chosen in `pointwise_heuristic.py`. Read first: `PointWise.apply`.
 """
 
@@ -16,10 +18,12 @@ from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
 from ..schedule.peel import Peel, Phase
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
+from .limits import NEAR
 from .pointwise_analysis import PointwiseAnalysis, analyze_pointwise
 from .pointwise_heuristic import PointwiseParams, choose_with_trace, variants
 from .rows import arrange, arrange_axes, merge_axes_at, names_in_vectors, phase_of, places_in_order, split_axis
 from .template import Template
+from .whole_rows import WholeRowParams, choose_whole_rows, schedule_whole_rows
 
 
 class PointWise(Scheduler):
@@ -36,15 +40,28 @@ class PointWise(Scheduler):
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits, arch.atomic_vector_bits)
         return analysis.why_not_vectors(facts, choose_with_trace(facts, arch)[0].vector_elems) if analysis.needs_vectors else None
 
-    def choose(self, analysis: PointwiseAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[PointwiseParams, str]:
-        params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits, arch.max_access_bits, arch.atomic_vector_bits), arch)
+    def choose(self, analysis: PointwiseAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[PointwiseParams | WholeRowParams, str]:
+        facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits, arch.atomic_vector_bits)
+        params, trace = choose_with_trace(facts, arch)
+        for time_ns, whole in choose_whole_rows(analysis, facts, sizes, arch)[:1]:
+            if time_ns < (1 - NEAR) * trace.candidates[0].time_ns:
+                return whole, f"a thread has whole rows, predicted {time_ns / 1e3:.2f} us: {whole}\n{trace}"
         return params, str(trace)
 
-    def candidates(self, analysis: PointwiseAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, PointwiseParams]]:
-        found = variants(analysis.facts(sizes, alignment_bits, arch.max_access_bits, arch.atomic_vector_bits), arch)
-        return [(way, p) for way, p in found if p.vector_elems == found[0][1].vector_elems] if analysis.needs_vectors else found
+    def candidates(
+        self, analysis: PointwiseAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch
+    ) -> list[tuple[str, PointwiseParams | WholeRowParams]]:  # fmt: skip
+        facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits, arch.atomic_vector_bits)
+        found = variants(facts, arch)
+        if analysis.needs_vectors:
+            return [(way, p) for way, p in found if p.vector_elems == found[0][1].vector_elems]
+        whole = [("whole rows", params) for _, params in choose_whole_rows(analysis, facts, sizes, arch)]
+        first = self.choose(analysis, sizes, alignment_bits, arch)[0]
+        return sorted([*found, *whole], key=lambda made: made[1] != first)
 
-    def apply(self, fusion: Fusion, analysis: PointwiseAnalysis, params: PointwiseParams) -> ScheduleResult:
+    def apply(self, fusion: Fusion, analysis: PointwiseAnalysis, params: PointwiseParams | WholeRowParams) -> ScheduleResult:
+        if isinstance(params, WholeRowParams):
+            return schedule_whole_rows(fusion, analysis, params)
         template = Template(fusion)
         reference = template.tensor(analysis.reference.name)
         static, loads_at, phase = schedule_reference(reference, analysis, params)

@@ -1,0 +1,127 @@
+"""Pointwise kernels whose threads have whole rows of a short innermost loop: coordinates, quaternions, small matrices, the numbers of a twist.
+
+    rows: [BIDx, unroll, TIDx]     row: [vectors, vector_elems]
+
+Elements of a row are known numbers then. What they share, such as a norm, a product of two rows or the element that a position picks, is computed once, and so
+is what does not vary along the row. Threads next to each other read rows next to each other, so whole cache lines are used, by several accesses of a warp
+one after the other. The length of a row is a number in the kernel, which the host checks.
+
+Owns the params, which rows are short, the choice and the loops. Read first: `choose_whole_rows`, `schedule_whole_rows`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from ..analysis.extents import substitute_extents
+from ..analysis.lookups import loads
+from ..analysis.whole_rows import operations_of_elements, row_work
+from ..arch import Arch
+from ..expr import Sym, const
+from ..ir.enums import ParallelType
+from ..ir.fusion import Fusion
+from ..ir.graph_ops import LookupOp, ScatterStoreOp
+from ..ir.values import PointwiseOp
+from .base import ScheduleResult, Sizes
+from .cost.passing import passing_ns
+from .cost.whole_rows import WholeRowFacts, work_of_whole_rows
+from .facts import PointwiseFacts
+from .limits import UNROLLS
+from .pointwise_analysis import PointwiseAnalysis
+from .pointwise_heuristic import BLOCK_THREADS
+from .reduction_heuristic import MOST_COLUMNS
+from .rows import arrange, arrange_axes, merge_axes_at, places_in_order, split_axis
+from .template import Template
+
+MOST_ELEMS = 2 * MOST_COLUMNS
+"""Elements of a row that a thread has."""
+ROW_UNROLLS = UNROLLS[:2]
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRowParams:
+    """Equal params (with equal structure, index type and device) mean the same kernel.
+
+    extents: of the loops of a row, outermost first. vector_elems: of an access along it. unroll: rows of a thread. bdimx: threads of a block.
+    """
+
+    extents: tuple[int, ...]
+    vector_elems: int
+    unroll: int
+    bdimx: int
+    max_registers: int
+
+    @property
+    def elems(self) -> int:
+        return math.prod(self.extents)
+
+
+def choose_whole_rows(analysis: PointwiseAnalysis, facts: PointwiseFacts, sizes: Sizes, arch: Arch) -> list[tuple[float, WholeRowParams]]:
+    """Return (predicted time in ns, params), best first; empty where elements of rows share little, and for what needs the loops of other templates."""
+    if not facts.total_elems or facts.block_elems or facts.has_rng or analysis.needs_vectors or facts.single_reads or not may_share(analysis):
+        return []
+    shapes = list(itertools.product(ROW_UNROLLS, BLOCK_THREADS))
+    out: list[tuple[float, WholeRowParams]] = []
+    for count in range(1, len(facts.extents_elems)):
+        extents = facts.extents_elems[-count:]
+        if not 1 < math.prod(extents) <= MOST_ELEMS:
+            continue
+        found = facts_of_whole_rows(analysis, facts, sizes, count)
+        for unroll, bdimx in shapes if found is not None else ():
+            time_ns = float(passing_ns(work_of_whole_rows(unroll, bdimx, found, arch), arch))  # type: ignore[arg-type]
+            params = WholeRowParams(extents, found.vector_elems, unroll, bdimx, arch.max_registers_per_thread)  # type: ignore[union-attr]
+            out.append((time_ns, params))
+    return sorted(out, key=lambda pair: pair[0])
+
+
+def may_share(analysis: PointwiseAnalysis) -> bool:
+    """True if a value does not vary along the innermost loop, or elements are picked by their position, and nothing is scattered."""
+    exprs, inner = analysis.axes.fusion.tensor_exprs(), analysis.order[-1] if analysis.order else None
+    if any(isinstance(e, ScatterStoreOp) for e in exprs):
+        return False
+    return any(isinstance(e, LookupOp) or isinstance(e, PointwiseOp) and inner not in analysis.axes.stored(e.tensor_outputs[0]) for e in exprs)
+
+
+def facts_of_whole_rows(analysis: PointwiseAnalysis, facts: PointwiseFacts, sizes: Sizes, count: int) -> WholeRowFacts | None:
+    """Return the facts of rows along the `count` innermost loops; None unless their elements, one by one, take twice as many operations."""
+    position = len(facts.extents_elems) - count
+    elems = math.prod(facts.extents_elems[position:])
+    vector = min(facts.vector_limit_elems[position], elems & -elems)
+    in_vectors = dict.fromkeys(analysis.limits.in_vectors(position, False), vector)
+    alone = elems * operations_of_elements(analysis.axes, analysis.order, sizes)
+    work = row_work(analysis.axes, analysis.order, sizes, position, [*loads(analysis.axes.fusion), *analysis.outputs], in_vectors)
+    if alone < 2 * work.operations:
+        return None
+    return WholeRowFacts(facts.total_elems // elems, elems, vector, work, facts.mufu * elems * work.operations / max(1, alone))
+
+
+def schedule_whole_rows(fusion: Fusion, analysis: PointwiseAnalysis, params: WholeRowParams) -> ScheduleResult:
+    """Schedule `fusion` in place."""
+    count = len(params.extents)
+    inner = [analysis.axes.extent_sym(n) for n in analysis.order[-count:]]
+    known: tuple[tuple[Sym, int], ...] = tuple((sym, extent) for sym, extent in zip(inner, params.extents) if not sym.is_const)
+    if known:
+        substitute_extents(fusion, {sym: const(extent) for sym, extent in known})
+        fusion.findings.clear()
+    template = Template(fusion)
+    reference = template.tensor(analysis.reference.name)
+    arrange(reference, places_in_order(analysis.reference.get_logical_domain(), analysis.order, analysis.axes))
+    rank = len(reference.get_loop_domain())
+    row, rows = merge_axes_at(reference, rank - count, count), merge_axes_at(reference, 0, rank - count)
+    vectors, vector = split_axis(reference, row, params.vector_elems)  # type: ignore[arg-type]
+    blocks, threads = split_axis(reference, rows, params.bdimx)  # type: ignore[arg-type]
+    blocks, unroll = split_axis(reference, blocks, params.unroll)
+    blocks.parallelize(ParallelType.grid_x)
+    threads.parallelize(ParallelType.block_x)
+    arrange_axes(reference, [blocks, unroll, threads, vectors, vector])
+    template.propagate(reference)
+    template.bind(reference)
+    in_vectors = analysis.limits.in_vectors(len(analysis.order) - count, False)
+    template.vectorize([t.name for t in in_vectors], params.vector_elems)
+    template.inline_fixed(dict.fromkeys(template.loads, 1), 3)
+    return ScheduleResult(((ParallelType.block_x, params.bdimx),), params.max_registers, sizes=known)
+
+
+__all__ = ["WholeRowParams", "choose_whole_rows", "schedule_whole_rows"]
