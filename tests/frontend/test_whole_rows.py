@@ -17,6 +17,7 @@ from weft import DataType, FusionDefinition
 from weft.arch import H100
 from weft.check.records import programs
 from weft.frontend.backend import GRAPHS, backend
+from weft.lower.program import TensorParam
 from weft.options import options
 from weft.schedulers import pointwise
 from weft.schedulers.whole_rows import MOST_ELEMS, WholeRowParams
@@ -124,3 +125,18 @@ def test_a_turn_of_many_points_has_whole_rows() -> None:
         torch.compile(turned, backend=backend, options={"emulate": True, "strict": True})(torch.rand(20000, 7))
     (params,) = params_of_kernels()
     assert isinstance(params, WholeRowParams) and params.extents == (3,)
+
+
+def taken_in_turn(x: Tensor) -> Tensor:
+    """Positions of a roll, and a constant, both of which the backward needs, too."""
+    count = torch.arange(x.shape[1], device=x.device)
+    return x[:, (count + 1) % x.shape[1]] * x.exp() * (count.to(x.dtype) + 0.5).sqrt()
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("function", [moved, taken_in_turn], ids=lambda f: f.__name__)
+def test_a_backward_reads_no_positions_from_memory(function: Callable[[Tensor], Tensor]) -> None:
+    """They follow from no argument, so that each kernel counts them itself."""
+    compare(function, torch.rand(70, 7) + 0.1, rtol=2e-5, atol=2e-6, gradient_rtol=1e-4, gradient_atol=2e-5)
+    kernels = [runtime for graph in GRAPHS if graph.kind == "backward" for call in graph.calls for runtime in call.kernels()]
+    assert kernels and not any(p.dtype.is_integer for k in kernels for p in k.program.params if isinstance(p, TensorParam))

@@ -128,6 +128,7 @@ def partition(
     merge_equal(joint.graph)
     _save_copies_of_arguments(joint.graph)
     _save_what_extrema_are_of(joint.graph)
+    _count_again(joint.graph)
     with functorch_config.patch(cse=False):  # otherwise the partitioner would merge equal nodes, and keep the marks of only one of them
         forward, backward = min_cut_rematerialization_partition(joint, joint_inputs, **keywords)
     mark_shown(forward.graph, backward.graph)
@@ -161,6 +162,22 @@ def _save_what_extrema_are_of(graph: torch.fx.Graph) -> None:
                 is_compared |= any(user.target is aten.eq.Tensor for user in source.users)
             if is_compared and not _is_exactly_an_argument(source):
                 source.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _count_again(graph: torch.fx.Graph) -> None:
+    """Let the backward compute positions and other constants again, which follow from no argument: saved, they would be index tensors in memory, of which no
+    kernel knows the values."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    aten = torch.ops.aten
+    factories = {aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default}
+    counted: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        tags = getattr(node.target, "tags", ())
+        is_op = torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags or node.op == "call_function" and is_cheap(node)
+        if node.target in factories or is_op and node.all_input_nodes and counted.issuperset(node.all_input_nodes):
+            counted.add(node)
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
 
 
 def _is_exactly_an_argument(node: torch.fx.Node) -> bool:
