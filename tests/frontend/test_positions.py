@@ -87,8 +87,9 @@ def test_the_gradient_of_a_maximum_goes_to_its_place() -> None:
 
 @pytest.mark.parametrize("is_ordered", [True, False], ids=["equal bits", "any order"])
 def test_a_scatter_that_takes_longer_to_compare_is_torchs_or_atomic(is_ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gradient of a gather of four elements of each row, above and below the limit; two of a row are compared in any case."""
-    monkeypatch.setattr(lookups, "MOST_COMPARED", 3 * 16 * 40)
+    """The gradient of a gather of some elements of each row, where comparisons take longer than a launch, and where not: few, or beside the bytes."""
+    monkeypatch.setattr(lookups, "LAUNCH_BYTES", 16 * 20)
+    monkeypatch.setattr(lookups, "COMPARED_INSTRUCTIONS", 8.0)
     for count, width, is_compared in ((4, 40, False), (4, 12, True), (2, 40, True)):
         torch._dynamo.reset()
         GRAPHS.clear()

@@ -10,6 +10,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ...analysis.ranges import range_of
+from ...analysis.op_cost import INSTRUCTIONS_PER_BYTE, LAUNCH_BYTES
 from ...ir.values import PointwiseOp, TensorView
 from ...ops.build import logical_axes
 from ...ops.lookups import SUMMED
@@ -222,9 +223,8 @@ def scan_with_positions(t: Translation, x: Operand, dim: int) -> Any:
 
 MOST_PLACES = 8
 """Elements that a scatter writes along its axis, up to which a kernel compares each position with all of them. Routers of experts have 1 to 8."""
-FEW_PLACES, MOST_COMPARED = 2, 1 << 24
-"""Comparisons for an element that take no longer than its bytes; and up to how many comparisons of all elements one kernel takes less time than torch's two.
-Eight comparisons for each of 67 million elements took 208 us on an H200, of which the bytes take 33."""
+COMPARED_INSTRUCTIONS = 2.5
+"""Of a comparison of a position with one place, and of what follows. Counted in machine code (sm_90a): 21 for eight places, with the store."""
 
 
 def _few_places(node: torch.fx.Node) -> str:
@@ -238,12 +238,20 @@ def _few_places(node: torch.fx.Node) -> str:
     dim %= base.dim()
     if not isinstance(index.shape[dim], int) or not 0 < index.shape[dim] <= MOST_PLACES:
         return f"a scatter whose number of elements along its axis is unknown or not 1 to {MOST_PLACES}"
-    if index.shape[dim] > FEW_PLACES and all(isinstance(n, int) for n in base.shape) and base.numel() * index.shape[dim] > MOST_COMPARED:
+    if all(isinstance(n, int) for n in base.shape) and _takes_longer(base, index.shape[dim], adds=node.target is aten.scatter_add.default):
         return f"a scatter of {index.shape[dim]} elements along its axis, which would be compared with each of {base.numel()} positions"
     others = [*(zip(index.shape, source.shape) if isinstance(source, torch.Tensor) and source.dim() else ())]
     others += [(a, b) for d, (a, b) in enumerate(zip(index.shape, base.shape)) if d != dim]
     is_known = all(isinstance(n, int) for pair in others for n in pair) and 0 not in index.shape
     return "" if is_known or all(statically_known_true(a == b) for a, b in others) else "a scatter from or into a part of a tensor of open sizes"
+
+
+def _takes_longer(base: torch.Tensor, places: int, *, adds: bool) -> bool:
+    """Tell whether to compare each position with all places takes longer than to write the base, and then elements: in bytes that move meanwhile. Elements of
+    16 bits are added to a base in float32, which is read again."""
+    elem_bytes = base.dtype.itemsize
+    alone = base.numel() * (elem_bytes + 8 * (adds and base.dtype in (torch.bfloat16, torch.float16)))
+    return base.numel() * max(elem_bytes, COMPARED_INSTRUCTIONS * places / INSTRUCTIONS_PER_BYTE) > alone + LAUNCH_BYTES
 
 
 def _scattered(t: Translation, base: Operand, dim: int, index: Operand, source: Operand, put: Callable[[Operand, Operand, Operand], Operand]) -> Operand:
@@ -253,7 +261,10 @@ def _scattered(t: Translation, base: Operand, dim: int, index: Operand, source: 
     dim %= t.rank(base)
     value: Any = t.node.args[2]
     index, source = _of_sizes_of(t, base, dim, index, source)
-    place = t.ops.iota(base.size(dim), t.constant(0, torch.int64), t.constant(1, torch.int64), dtype=t.dtype(torch.int64))
+    extent = meta_of(t.node).shape[dim]
+    short = torch.int32 if isinstance(extent, int) and extent < 2**31 else torch.int64
+    index = t.to(index, short)
+    place = t.ops.iota(base.size(dim), t.constant(0, torch.int64), t.constant(1, torch.int64), dtype=t.dtype(short))
     place = t.ops.broadcast(place, is_broadcast_dim=[d != dim for d in range(t.rank(base))])
     for at in range(value.meta["val"].shape[dim]):
         wanted, element = (_one(t, x, dim, at) if t.rank(x) else x for x in (index, source))
@@ -315,5 +326,4 @@ def scatter_add(t: Translation, base: Operand, dim: int, index: Operand, source:
     """An index of few elements along its axis is compared with each position of the result; of others, each element is added atomically."""
     if _few_places(t.node):
         return t.to(t.ops.scatter_rows(t.wide(base), index, t.wide(source), dim % t.rank(base)), t.result_dtype)
-    zero = t.constant(0, t.result_dtype)
-    return _scattered(t, t.wide(base), dim, index, source, lambda here, element, there: t.ops.add(there, t.ops.where(here, element, zero)))
+    return _scattered(t, t.wide(base), dim, index, source, lambda here, element, there: t.ops.where(here, t.ops.add(there, element), there))
