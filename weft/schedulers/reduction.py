@@ -110,6 +110,8 @@ class Reduction(Scheduler):
         if params.kind == "outer" and params.vector_elems > 1:
             template.group_reductions(-1)
         names = [] if params.are_all else names_in_vectors(analysis.limits, analysis.shape.inner_position, params)
+        if params.window_axes:  # vectors need not be as wide as an access
+            names = [name for name in names if not any(t.name == name for t in analysis.outputs)]
         stored = results_along_columns(analysis) if params.kind == "outer" and not params.overlaps and not params.are_all else []
         if params.overlaps:
             names = [t.name for t in analysis.limits.anywhere(analysis.shape.inner_position) if t.is_fusion_input]
@@ -193,7 +195,10 @@ def results_along_columns(analysis: ReductionAnalysis) -> list[int]:
 
 def schedule_inner(reference: TensorView, analysis: ReductionAnalysis, params: ReductionParams) -> tuple[list[IterDomain], int, Phase | None]:
     """Transform and bind a reduction along memory; return its serial axes, the number of axes outside of the unrolled loads, and the phase of its rows."""
-    rows = canonical_rows(reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d", is_phased=params.is_phased)
+    rows = canonical_rows(
+        reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d", is_phased=params.is_phased,
+        inner_axes=params.window_axes,
+    )  # fmt: skip
     shared = ParallelType.grid_y if params.grid_split > 1 else None
     phase = phase_of_rows(rows, params, analysis.limits, shared) if params.is_phased else None
     front: list[IterDomain] = []

@@ -5,7 +5,8 @@ Read first: `analyze_reduction`.
 
 from __future__ import annotations
 
-from ..analysis.lookups import loads, lookup_of
+from ..analysis.lookup_work import FEWEST_OF_A_WINDOW, LookupWork, computed_lookups, lookup_work
+from ..analysis.lookups import in_memory, loads, lookup_of
 from ..analysis.loop_axes import LoopAxes, Obstacle
 from ..analysis.op_cost import cost_of
 from ..analysis.persistent import PersistentBuffers
@@ -18,6 +19,10 @@ from ..ops.monoids import MONOIDS
 from .base import Alignments, Sizes
 from .facts import ReductionFacts
 from .row_analysis import LEAST_RUN_BITS, RowAnalysis, analyze_rows, row_exprs, stands_still
+
+
+MOST_OF_A_WINDOW = 8
+"""Neighbours of a thread that share what they look up, at most: each has its sums in registers, beside what all of them have loaded."""
 
 
 class ReductionAnalysis(RowAnalysis):
@@ -40,6 +45,10 @@ class ReductionAnalysis(RowAnalysis):
         is_common = [not shape.is_inner and all(shape.order[-1] not in axes.concrete(o) for o in e.tensor_outputs) for e in varying]
         self.common = cost_of([e for e, common in zip(varying, is_common) if common], wide_tensors(fusion))
         self.reads_terms = any(frozenset(shape.order) <= axes.stored(t) for t in loads(fusion))
+        vectors = set(self.limits.vectorizable)
+        singles = [t for t in computed_lookups(loads(fusion)) if t not in vectors and shape.order[-1] in axes.stored(t)]
+        self.windows = tuple(singles) if len(singles) >= FEWEST_OF_A_WINDOW else ()
+        self._window_work: dict[tuple[object, ...], tuple[int, LookupWork]] = {}
         self.exchange_factor = max((MONOIDS[e.attributes["kind"]].exchange_factor for e in shape.reductions if isinstance(e, ReductionOp)), default=1)
 
     def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> ReductionFacts:
@@ -53,12 +62,34 @@ class ReductionAnalysis(RowAnalysis):
             is_within = LEAST_RUN_BITS <= limit * self.max_dtype_bits and self.min_vector_elems <= limit
             shared["vector_limit_elems"] = min(limit, shared["vector_limit_elems"]) if is_within else shared["vector_limit_elems"]
             still *= 1 if is_within else shared["vector_limit_elems"]
+        window_elems, window = self.window(env, alignment_bits, extents) if self.windows and self.shape.is_inner else (1, None)
+        if window is not None:
+            shared["input_bits"] = self._bits_without_windows(env)
         return ReductionFacts(
             **shared, results_meet=self.results_meet, can_begin_anywhere=can_begin_anywhere, exchange_factor=self.exchange_factor,
-            column_inputs=self.column_inputs, still_loads=still,
+            column_inputs=self.column_inputs, still_loads=still, looked_up=len(self.windows), window_elems=window_elems, window=window,
             columns_of_one=1 if self.shape.is_inner or self.reads_terms else extents[self.shape.order[-1]], common_instructions=self.common.instructions,
             free_columns=1 if self.shape.is_inner or self.limits.vectorizable or self.column_inputs else self.shape.runs[-1].extent_elems(extents),
         )  # fmt: skip
+
+
+    def window(self, env: Sizes, alignment_bits: Alignments, extents: tuple[int, ...]) -> tuple[int, LookupWork]:
+        """Return how many neighbours along the innermost loop a thread has, so that it does least for each, and what it does for all of them."""
+        key = tuple(sorted((str(size), value) for size, value in env.items())), tuple(sorted(alignment_bits.items()))
+        if key not in self._window_work:
+            inner = extents[self.shape.order[-1]]
+            widths = [n for n in range(1, MOST_OF_A_WINDOW + 1) if inner % n == 0] or [1]
+            if any(t.definition() is None or t not in self.windows for t in self.row_inputs if t in set(self.limits.vectorizable)):
+                limit = self.limits.limit_elems(len(self.shape.order) - 1, env, alignment_bits, self.vector_bits)
+                widths = [n for n in widths if n <= limit and n & (n - 1) == 0]
+            found = [(n, lookup_work(self.axes, self.shape.order, self.windows, env, n)[0]) for n in widths]
+            self._window_work[key] = min(found, key=lambda made: (made[1].operations + made[1].loads) / made[0])
+        return self._window_work[key]
+
+    def _bits_without_windows(self, env: Sizes) -> int:
+        """Return the bits per element of inputs, those of tensors that are looked up once."""
+        sources = dict.fromkeys(in_memory(t) for t in self.windows)
+        return sum(t.dtype().bits for t in (*(t for t in self.row_inputs if t not in self.windows), *sources))
 
 
 def _results_meet(fusion: Fusion, shape: ReductionShape) -> bool:

@@ -14,7 +14,7 @@ Read first: `choose`, `Candidates`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -31,6 +31,9 @@ from .facts import ReductionFacts
 from .limits import NEAR, SHOWN, UNROLLS
 
 MOST_SHIFTED_UNROLL = 1
+MOST_LOOKED_UP = 32
+"""Elements that a thread looks up for one vector, from which on it does not look up those of several vectors before it uses the first: each needs a
+register."""
 ROUNDS_OF_BLOCKS = (1, 2, 4, 8)
 """Blocks per multiprocessor among which rows or columns are divided."""
 INNER_THREADS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -71,7 +74,8 @@ class ReductionParams:
     overlaps: vectors begin at any element, and the last one of the columns repeats some of the one before ("outer" only).
     single_reads: names of inputs that are read element by element. access_bits: of the widest access to global memory. kept: names of inputs that are to stay
     in L2, where a later kernel finds them. results: neighbouring results of a thread ("short" only). are_all: the columns of a thread are the whole innermost
-    loop, read element by element ("outer" only).
+    loop, read element by element ("outer" only). window_axes: number of innermost loops whose end vectors do not cross, because their elements share what they
+    look up ("inner" only; 0: all of the row).
     """
 
     kind: str
@@ -93,6 +97,7 @@ class ReductionParams:
     kept: tuple[int, ...] = ()
     results: int = 1
     are_all: bool = False
+    window_axes: int = 0
 
     @property
     def threads_per_block(self) -> int:
@@ -172,7 +177,7 @@ class Candidates:
         self.facts, self.arch = facts, arch
         self.registers_of, self.column_registers_of = remembered(self.registers), remembered(self.column_registers)  # candidates have few different block sizes
         self.unrolls_of = remembered(self._unrolls)
-        self.is_phased, self.vector = vectors_along_rows(facts)
+        self.is_phased, self.vector = (False, facts.window_elems) if facts.window is not None else vectors_along_rows(facts)
         if not facts.is_inner and facts.max_dtype_bits < 8:
             self.vector = min(self.vector, MOST_COLUMNS)
         self.are_all = _gains_by_all(facts, self.vector)
@@ -231,13 +236,14 @@ class Candidates:
         is_outer = not self.facts.is_inner
         vectors = self.vectors(bdimx, bdimy, bdimz, split, is_3d=is_3d)
         is_warp_only = not is_outer and bdimx * (bdimz if is_3d else 1) <= self.arch.warp_threads
-        return ReductionParams(
+        params = ReductionParams(
             kind="3d" if is_3d else "outer" if is_outer else "inner", vector_elems=self.vector, unroll=unroll, bdimx=bdimx, bdimy=bdimy, bdimz=bdimz,
             grid_split=split, is_warp_only=is_warp_only, max_registers=registers, is_phased=self.is_phased,
             is_tailed=self.is_phased and self.facts.is_tailed,
             unswitch=vectors > unroll > 1 and not is_3d, is_cluster=is_cluster, overlaps=self.overlaps,
             are_all=self.are_all,
         )  # fmt: skip
+        return params if self.facts.window is None else replace(params, window_axes=1)
 
     def vectors(self, bdimx: int, bdimy: int, bdimz: int, split: int, *, is_3d: bool = False) -> int:
         """Return the vectors per thread; with "3d" those along the inner run."""
@@ -254,10 +260,14 @@ class Candidates:
 
     def _unrolls(self, vectors: int) -> list[int]:
         most = MOST_SHIFTED_UNROLL if self.overlaps else UNROLLS[-1]
+        if self.facts.looked_up * self.vector >= MOST_LOOKED_UP:
+            return [1]
         fewest = 1 if self.facts.is_inner or vectors <= UNROLLS[-1] else 2
         return sorted({min(vectors, most), *(unroll for unroll in UNROLLS if fewest <= unroll < min(vectors, most))})
 
     def registers(self, threads: int) -> int:
+        if self.facts.window is not None:
+            return self.arch.registers_per_thread(threads)
         return min(self.arch.max_registers_per_thread, self.arch.registers_per_thread(max(threads, self.arch.max_threads_per_sm // 2)))
 
     def column_registers(self, threads: int, unroll: int) -> int:
@@ -298,17 +308,18 @@ class Candidates:
         facts = self.facts
         row = row_vectors(facts.reduction_elems, self.vector, self.is_phased)
         fewest = 2 * self.vector if self.is_phased else 1  # threads that do the ends of a row
-        for bdimx in INNER_THREADS:
+        inner, sizes = (INNER_THREADS, BLOCK_THREADS) if facts.window is None else (INNER_THREADS[:-2], BLOCK_THREADS[:-1])  # with registers for windows
+        for bdimx in inner:
             if not self.holds_blocks(bdimx) or bdimx < fewest or bdimx > fewest and bdimx // 2 >= row:
                 continue
             if ceil_div(row, bdimx) > MOST_LONE_VECTORS and bdimx < self.arch.warp_threads:
                 continue
-            for bdimy in {max(1, min(threads // bdimx, next_power_of_two(facts.iteration_elems))) for threads in BLOCK_THREADS}:
+            for bdimy in {max(1, min(threads // bdimx, next_power_of_two(facts.iteration_elems))) for threads in sizes}:
                 threads = bdimx * bdimy
                 for split in self.splits(ceil_div(facts.iteration_elems, bdimy), row // (2 * bdimx), threads):
                     for unroll in self.unrolls(ceil_div(ceil_div(row, split), bdimx)):
                         yield False, unroll, bdimx, bdimy, 1, split, False, self.row_registers(threads, unroll)
-        if facts.dimensions == 3 and facts.runs[0][0] and len(facts.runs) == 3:
+        if facts.dimensions == 3 and facts.runs[0][0] and len(facts.runs) == 3 and facts.window is None:
             yield from self._inner_3d()
 
     def _inner_3d(self) -> Iterator[_Shape]:

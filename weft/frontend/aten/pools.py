@@ -183,7 +183,7 @@ def _average(x: Tensor, axes: Sequence[Any], override: int | None) -> Tensor:
         return (_sum_of_tiles(x, axes) / (override or math.prod(axis.size for axis in axes))).to(x.dtype)
     divisor = _divisor(axes, override)
     total = sum_of_windows(x, [axis.forward(wide_type(x), x.device, not divisor) for axis in axes])
-    return (total / divisor if divisor else total).to(x.dtype)
+    return (total * (1 / divisor) if divisor else total).to(x.dtype)
 
 
 def _divisor(axes: Sequence[Axis], override: int | None) -> int | None:
@@ -211,7 +211,7 @@ def _average_backward(grad: Tensor, x: Tensor, axes: Sequence[Any], override: in
         return _spread(share, axes, is_channels_last(grad)).to(x.dtype)
     divisor = _divisor(axes, override)
     total = sum_of_windows(grad, [axis.backward(wide_type(grad), grad.device, not divisor) for axis in axes])
-    return (total / divisor if divisor else total).to(x.dtype)
+    return (total * (1 / divisor) if divisor else total).to(x.dtype)
 
 
 def in_format_of(x: Tensor, other: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from .parts import (
     fold_clocks,
     registers,
 )
-from .passing import Passing, piece_cost, resident_blocks
+from .passing import LINE_CLOCKS, Passing, piece_cost, resident_blocks
 
 SHIFTED_ACCESSES = 3
 """Accesses for a vector that begins at any element: words of 32 bits."""
@@ -81,6 +81,8 @@ def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted =
     bits = f.input_bits / inputs
     words = SHIFTED_ACCESSES if p.overlaps else np.maximum(1, v * bits / 32)
     needed = needed_registers(f, p.unroll * (inputs * words + f.still_loads), v, is_outer=p.is_outer)
+    if f.window is not None:  # neighbours keep what they have loaded until the last of them has used it, and the compiler loads again what finds no register
+        needed = np.minimum(needed + f.window.loads, p.max_registers)
     lacking = np.maximum(0.0, needed - p.max_registers)
     # the lines that a warp touches at once, and the parts of lines that it uses later
     piece = np.minimum(run, p.bdimx * v) * bits / 8
@@ -100,6 +102,10 @@ def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted =
     is_folded, warps = folded > 1, np.ceil(threads / WARP_THREADS)
     in_block = (folded > WARP_THREADS) | (p.is_outer & (warps > 1))
     of_vector = f.instructions * v - p.are_all * f.common_instructions * (v - 1)
+    single_lines = 0.0
+    if f.window is not None:
+        of_vector = f.window.operations
+        accesses, single_lines = accesses + vectors * f.window.addresses, f.window.lines + f.window.bank_clocks / LINE_CLOCKS
     instructions = OP_INSTRUCTIONS * of_vector * vectors + ACCESS_INSTRUCTIONS * (accesses + vectors * f.still_loads)
     instructions = instructions + STEP_INSTRUCTIONS + RESULT_INSTRUCTIONS * f.exchange_factor * results * is_folded + c.spill * lacking * rounds
     wait = f.exchange_factor * is_folded * (fold_clocks(folded, t) + 2 * in_block * barrier_clocks(warps, t))
@@ -115,6 +121,6 @@ def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted =
         dram_bytes=(f.total_elems * f.input_bits * cost + f.iteration_elems * 32.0 * f.reductions) / 8,
         block_bytes=threads * np.minimum(vectors, p.unroll) * v * f.input_bits / 8, blocks=blocks, warps=warps,
         resident=resident, seats=seats, rounds=rounds,
-        instructions=instructions, mufu=f.mufu * vectors * v, lines=warps * accesses * lines, wait_clocks=wait, exchange_ns=exchange,
+        instructions=instructions, mufu=f.mufu * vectors * v, lines=warps * (accesses * lines + vectors * single_lines), wait_clocks=wait, exchange_ns=exchange,
         tail=0.0 if p.is_outer else ROW_TAIL,
     )  # fmt: skip
