@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft import DataType, FusionDefinition
 from weft.frontend.backend import GRAPHS, backend
-from weft.graph.few_terms import MOST_TERMS, term_by_term
+from weft.graph.few_terms import MOST_SCANNED, MOST_TERMS, term_by_term
 from weft.graph.normalize import normalize
 from weft.ir.graph_ops import ScanOp
 from weft.ir.values import ReductionOp
@@ -86,11 +86,12 @@ def _definition(terms: int, op: str, *, is_output: bool = False, is_reversed: bo
 
 @pytest.mark.parametrize("op", ["sum", "prod", "max", "min", "cumsum", "linear_recurrence"])
 def test_what_is_taken_apart(op: str) -> None:
-    """Two to four terms; results that are outputs stay, and so do more terms."""
-    for terms in (2, MOST_TERMS):
+    """Folds of two to four terms, scans of up to sixteen; results that are outputs stay, and so do more terms."""
+    most = MOST_SCANNED if op in ("cumsum", "linear_recurrence") else MOST_TERMS
+    for terms in (2, most):
         made = term_by_term(normalize(_definition(terms, op).fusion))
         assert made is not None and not any(isinstance(e, (ReductionOp, ScanOp)) for e in made.tensor_exprs())
-    assert term_by_term(normalize(_definition(MOST_TERMS + 1, op).fusion)) is None
+    assert term_by_term(normalize(_definition(most + 1, op).fusion)) is None
     if op in ("cumsum", "linear_recurrence"):
         assert term_by_term(normalize(_definition(2, op, is_output=True).fusion)) is None
 

@@ -15,7 +15,7 @@ from ..expr import ZERO, Sym, add, conjunction, const, evaluate_int, floordiv, f
 from ..ir.graph_ops import Along, At, Fixed, LookupOp
 from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, Scalar, SqueezeOp, TensorView, Val, no_reductions
 from .loop_axes import LoopAxes
-from .op_cost import cost_of
+from .op_cost import OpCost, cost_of
 from .ranges import Range, kept_operand, range_of
 
 COPIES = (BroadcastOp, ExpandOp, SqueezeOp, LoadStoreOp)
@@ -63,8 +63,8 @@ class ThreadValues:
     """Numbers the values of a thread with `elems` neighbouring results.
 
     operations[d]: cost of the ops, as in `OpCost.instructions`, on values that depend on the first d loops at most; positions that differ by a constant share
-    one. divisions[d]: of positions. crosses: vectors cross the ends of loops, so that the index of each element is divided. loads: (source, index expression)
-    of what is looked up -> a lookup and an element that read it.
+    one. mufu: special functions of all values. divisions[d]: of positions. crosses: vectors cross the ends of loops, so that the index of each element is
+    divided. loads: (source, index expression) of what is looked up -> a lookup and an element that read it.
     """
 
     def __init__(self, axes: LoopAxes, order: Sequence[int], env: Mapping[Sym, int], elems: int, phased: int = 0) -> None:
@@ -79,7 +79,8 @@ class ThreadValues:
         self._known: dict[tuple[Val, int], Sym | int] = {}
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._bases: set[Sym] = {ZERO}
-        self._costs: dict[Expr, int] = {}
+        self.mufu = 0
+        self._costs: dict[Expr, OpCost] = {}
 
     def value(self, value: Val, element: int) -> Sym | int:
         """Return what a value is at an element: an index expression for positions, else a number."""
@@ -111,7 +112,10 @@ class ThreadValues:
             return position
         count = len(self._numbers)
         number = self._number(expr.op_name, value.dtype(), expr.outputs.index(value), *operands)
-        self.operations[self._depth(value)] += self._cost(expr) if number == count else 0
+        if number == count:
+            cost = self._cost(expr)
+            self.operations[self._depth(value)] += cost.instructions
+            self.mufu += cost.mufu
         return var(f"v{number}", lower=-(1 << 62)) if is_integer else number
 
     def _kept(self, expr: Expr, element: int) -> int | None:
@@ -190,9 +194,9 @@ class ThreadValues:
         """Return how many loops are around the innermost one that a value depends on, that one included."""
         return max((self.place[n] + 1 for n in self.axes.stored(value) if n in self.place), default=0)
 
-    def _cost(self, expr: Expr) -> int:
+    def _cost(self, expr: Expr) -> OpCost:
         if expr not in self._costs:
-            self._costs[expr] = cost_of([expr], ()).instructions
+            self._costs[expr] = cost_of([expr], ())
         return self._costs[expr]
 
 

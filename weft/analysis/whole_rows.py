@@ -23,11 +23,12 @@ from .thread_values import ThreadValues, without_constant
 class RowWork:
     """Of a row, or of an element of it by itself.
 
-    operations: as `OpCost.instructions`. divisions: of positions. accesses: to memory, those of neighbours in a vector are one. addresses: number of those that
+    operations, mufu: as in `OpCost`. divisions: of positions. accesses: to memory, those of neighbours in a vector are one. addresses: number of those that
     do not differ by a constant. lines: of memory that a warp touches in all of its accesses. words: of 32 bits that are loaded. moved_bytes: of all rows.
     """
 
     operations: int
+    mufu: int
     divisions: int
     accesses: int
     addresses: int
@@ -36,18 +37,20 @@ class RowWork:
     moved_bytes: float
 
 
-def operations_of_elements(axes: LoopAxes, order: Sequence[int], env: Mapping[Sym, int]) -> int:
-    """Return the cost of the ops of an element that shares nothing, as `OpCost.instructions`."""
-    return sum(_values(axes, order, env, 1).operations)
+def operations_of_elements(axes: LoopAxes, order: Sequence[int], env: Mapping[Sym, int], results: Sequence[TensorView]) -> int:
+    """Return the cost of the ops of an element that shares nothing, as `OpCost.instructions`. results: what is computed."""
+    return sum(_values(axes, order, env, 1, results).operations)
 
 
 def row_work(
-    axes: LoopAxes, order: Sequence[int], env: Mapping[Sym, int], position: int, tensors: Sequence[TensorView], vectors: Mapping[TensorView, int]
+    axes: LoopAxes, order: Sequence[int], env: Mapping[Sym, int], position: int, results: Sequence[TensorView], tensors: Sequence[TensorView],
+    vectors: Mapping[TensorView, int],
 ) -> RowWork:  # fmt: skip
-    """Return the work for a row of all loops from `position` on. tensors: loads and outputs. vectors: those accessed in vectors, and their elements."""
+    """Return the work for a row of all loops from `position` on. results: what is computed: outputs, and what is reduced. tensors: loads and outputs. vectors:
+    those accessed in vectors, and their elements."""
     extents = axes.extents_elems(env)
     elems, rows = math.prod(extents[n] for n in order[position:]), math.prod(extents[n] for n in order[:position])
-    thread = _values(axes, order, env, elems)
+    thread = _values(axes, order, env, elems, results)
     found = _Accesses(rows)
     for (source, address), (lookup, element) in thread.loads.items():
         if not _is_outside(lookup, element, thread):
@@ -62,16 +65,15 @@ def row_work(
         if made is not None:  # an index in memory tells where
             lane_elems = LINE_BYTES
         found.add_all(tensor, count, lane_elems, vectors.get(tensor, 1), env)
-    return RowWork(
-        sum(thread.operations), sum(thread.divisions), found.accesses, len(found.addresses), found.lines, found.words, sum(found.moved.values())
-    )  # fmt: skip
+    seen = found.accesses, len(found.addresses), found.lines, found.words, sum(found.moved.values())
+    return RowWork(sum(thread.operations), thread.mufu, sum(thread.divisions), *seen)
 
 
-def _values(axes: LoopAxes, order: Sequence[int], env: Mapping[Sym, int], elems: int) -> ThreadValues:
+def _values(axes: LoopAxes, order: Sequence[int], env: Mapping[Sym, int], elems: int, results: Sequence[TensorView]) -> ThreadValues:
     thread = ThreadValues(axes, order, env, elems)
-    for output in axes.fusion.tensor_outputs():
+    for result in results:
         for element in range(elems):
-            thread.value(output, element)
+            thread.value(result, element)
     return thread
 
 

@@ -17,13 +17,15 @@ from ..expr import ZERO, const
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, Fixed, LookupOp, Position, ScanOp
-from ..ir.values import Expr, IterDomain, ReductionOp, TensorView
+from ..ir.values import Expr, IterDomain, LoadStoreOp, ReductionOp, TensorView
 from ..ops.build import broadcast, is_plain_broadcast, logical_axes, pointwise
 from ..ops.factories import iota
 from .lookups import move_lookups_up
 
 MOST_TERMS = 4
 """Terms of a fold: coordinates, colors, sides of a box, numbers of a quaternion. Each is read where it lies, so more are more accesses than a fold has."""
+MOST_SCANNED = 4 * MOST_TERMS
+"""Terms of a scan. A thread that has a whole row reads each once and has each partial sum once (`weft.schedulers.whole_rows`)."""
 OPS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 """Monoid -> the pointwise op that combines two values."""
 RECURRENCE = "linear_recurrence"
@@ -46,12 +48,14 @@ def term_by_term(fusion: Fusion) -> Fusion | None:
         for use in list(out.uses()):
             copy.replace_input(use, out, total)
         copy.remove(fold)
+        if out.is_fusion_output:
+            copy.register(LoadStoreOp([total], [out]))
     move_lookups_up(copy)
     return copy
 
 
 def _is_of_few_terms(expr: Expr) -> bool:
-    """True for a fold, or a scan, of terms whose number is known, and whose result is no output."""
+    """True for a fold, or a scan, of terms whose number is known, and whose result is no output, except that of a scan which others read, too."""
     if not isinstance(expr, (ReductionOp, ScanOp)) or len(expr.outputs) != 1:
         return False
     if expr.attributes["kind"] != RECURRENCE and (expr.attributes["kind"] not in OPS or len(expr.inputs) != 1):
@@ -59,12 +63,13 @@ def _is_of_few_terms(expr: Expr) -> bool:
     source, out = expr.tensor_inputs[0], expr.tensor_outputs[0]
     made = source.definition()
     is_tied = TIE in expr.attributes or made is not None and TIE in made.attributes
-    if is_tied or out.is_fusion_output or any(t.dtype() is not out.dtype() or t.has_root() for t in expr.tensor_inputs):
+    is_kept = out.is_fusion_output and not (isinstance(expr, ScanOp) and out.uses())
+    if is_tied or is_kept or any(t.dtype() is not out.dtype() or t.has_root() for t in expr.tensor_inputs):
         return False
     folded = [logical_axes(source)[d] for d in _folded_axes(expr)]
     if any(axis.is_broadcast() or not axis.sym.is_const for axis in folded):
         return False
-    return 1 < math.prod([_extent(axis) for axis in folded]) <= MOST_TERMS
+    return 1 < math.prod([_extent(axis) for axis in folded]) <= (MOST_SCANNED if isinstance(expr, ScanOp) else MOST_TERMS)
 
 
 def _extent(axis: IterDomain) -> int:

@@ -3,8 +3,8 @@
     results: [BIDx, TIDx = bdimx, results]     reduced: [serial, unroll, vector_elems]
 
 A thread for each row, or several, would have one access of a few bytes under way. Threads next to each other read rows next to each other, so whole cache lines
-are used, by several accesses of a warp one after the other. Owns which rows are short, the params, and the loops.
-Read first: `choose_short`, `schedule_short`.
+are used, by several accesses of a warp one after the other. Elements of a row that share most of what is computed are in one thread for that, too, as in
+`whole_rows.py`. Owns which rows are short, the params, and the loops. Read first: `choose_short`, `schedule_short`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from ..ir.enums import ParallelType
 from ..ir.values import IterDomain, TensorView
 from .arithmetic import ceil_div
 from .base import Alignments, Sizes
+from .cost.passing import passing_ns
+from .cost.whole_rows import work_of_whole_rows
 from .facts import ReductionFacts
 from .limits import FULL_BLOCK_THREADS, UNROLLS
+from .pointwise_heuristic import BLOCK_THREADS
 from .reduction_analysis import ReductionAnalysis
 from .reduction_heuristic import ReductionParams
 from .rows import arrange_axes, canonical_rows, split_axis
+from .whole_rows import MOST_ELEMS, shared_work
 
 MOST_LOADS = 2 * UNROLLS[-1]
 """Loads of a thread that are under way at once, at most: all that it needs."""
@@ -67,6 +71,27 @@ def _params(lanes: int, loads: int, results: int, arch: Arch) -> ReductionParams
         kind="short", vector_elems=lanes, unroll=loads, bdimx=SHORT_THREADS, bdimy=1, bdimz=1, grid_split=1, is_warp_only=False,
         max_registers=arch.registers_per_thread(arch.max_threads_per_sm // 2), results=results,
     )  # fmt: skip
+
+
+def choose_whole(analysis: ReductionAnalysis, facts: ReductionFacts, sizes: Sizes, arch: Arch) -> tuple[float, ReductionParams] | None:
+    """Return (predicted time in ns, params) of a thread for each row, where the elements of rows share most of what is computed; None where they do not, and
+    where rows are longer, of unknown length, or fewer than threads that fill the chip."""
+    shape = analysis.shape
+    extents = [analysis.axes.extent_sym(n) for n in shape.runs[-1].classes] if shape.runs else []
+    is_short = [is_reduced for is_reduced, _ in facts.runs] == [False, True] and facts.reduction_elems <= MOST_ELEMS and all(sym.is_const for sym in extents)
+    if not is_short or analysis.needs_vectors or facts.single_reads or facts.has_rng or facts.iteration_elems < SHORT_THREADS * arch.sm_count:
+        return None
+    lanes = min(facts.vector_limit_elems, facts.reduction_elems & -facts.reduction_elems)
+    results = [t for e in shape.reductions for t in e.tensor_inputs] + list(analysis.row_outputs)
+    in_vectors = dict.fromkeys(analysis.limits.in_vectors(shape.inner_position, False), lanes)
+    found = shared_work(analysis, shape.order, sizes, shape.inner_position, results, in_vectors, facts.total_elems)
+    if found is None:
+        return None
+    params = ReductionParams(
+        kind="short", vector_elems=lanes, unroll=facts.reduction_elems // lanes, bdimx=BLOCK_THREADS[0], bdimy=1, bdimz=1, grid_split=1, is_warp_only=False,
+        max_registers=arch.max_registers_per_thread,
+    )  # fmt: skip
+    return float(passing_ns(work_of_whole_rows(1, params.bdimx, found, arch), arch)), params
 
 
 def stored_at_once(analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..analysis.extents import substitute_extents
@@ -23,7 +24,7 @@ from ..expr import Sym, const
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp, ScatterStoreOp
-from ..ir.values import PointwiseOp
+from ..ir.values import PointwiseOp, TensorView
 from .base import ScheduleResult, Sizes
 from .cost.passing import passing_ns
 from .cost.whole_rows import WholeRowFacts, work_of_whole_rows
@@ -31,6 +32,7 @@ from .facts import PointwiseFacts
 from .limits import UNROLLS
 from .pointwise_analysis import PointwiseAnalysis
 from .pointwise_heuristic import BLOCK_THREADS
+from .reduction_analysis import ReductionAnalysis
 from .reduction_heuristic import MOST_COLUMNS
 from .rows import arrange, arrange_axes, merge_axes_at, places_in_order, split_axis
 from .template import Template
@@ -71,7 +73,8 @@ def choose_whole_rows(analysis: PointwiseAnalysis, facts: PointwiseFacts, sizes:
         found = facts_of_whole_rows(analysis, facts, sizes, count)
         for unroll, bdimx in shapes if found is not None else ():
             time_ns = float(passing_ns(work_of_whole_rows(unroll, bdimx, found, arch), arch))  # type: ignore[arg-type]
-            params = WholeRowParams(extents, found.vector_elems, unroll, bdimx, arch.max_registers_per_thread)  # type: ignore[union-attr]
+            vector = min(facts.vector_limit_elems[-count], found.elems & -found.elems)  # type: ignore[union-attr]
+            params = WholeRowParams(extents, vector, unroll, bdimx, arch.max_registers_per_thread)
             out.append((time_ns, params))
     return sorted(out, key=lambda pair: pair[0])
 
@@ -90,11 +93,22 @@ def facts_of_whole_rows(analysis: PointwiseAnalysis, facts: PointwiseFacts, size
     elems = math.prod(facts.extents_elems[position:])
     vector = min(facts.vector_limit_elems[position], elems & -elems)
     in_vectors = dict.fromkeys(analysis.limits.in_vectors(position, False), vector)
-    alone = elems * operations_of_elements(analysis.axes, analysis.order, sizes)
-    work = row_work(analysis.axes, analysis.order, sizes, position, [*loads(analysis.axes.fusion), *analysis.outputs], in_vectors)
+    return shared_work(analysis, analysis.order, sizes, position, analysis.outputs, in_vectors, facts.total_elems)
+
+
+def shared_work(
+    analysis: PointwiseAnalysis | ReductionAnalysis, order: Sequence[int], sizes: Sizes, position: int, results: Sequence[TensorView],
+    in_vectors: Mapping[TensorView, int], total_elems: int,
+) -> WholeRowFacts | None:  # fmt: skip
+    """Return the facts of rows of all loops in `order` from `position` on; None unless their elements, one by one, take twice as many operations. results: what
+    is computed of a row. in_vectors: tensors that are accessed in vectors, and their elements."""
+    extents = analysis.axes.extents_elems(sizes)
+    elems, tensors = math.prod(extents[n] for n in order[position:]), [*loads(analysis.axes.fusion), *analysis.outputs]
+    alone = elems * operations_of_elements(analysis.axes, order, sizes, results)
+    work = row_work(analysis.axes, order, sizes, position, results, tensors, in_vectors)
     if alone < 2 * work.operations:
         return None
-    return WholeRowFacts(facts.total_elems // elems, elems, vector, work, facts.mufu * elems * work.operations / max(1, alone))
+    return WholeRowFacts(total_elems // elems, elems, work)
 
 
 def schedule_whole_rows(fusion: Fusion, analysis: PointwiseAnalysis, params: WholeRowParams) -> ScheduleResult:
@@ -124,4 +138,4 @@ def schedule_whole_rows(fusion: Fusion, analysis: PointwiseAnalysis, params: Who
     return ScheduleResult(((ParallelType.block_x, params.bdimx),), params.max_registers, sizes=known)
 
 
-__all__ = ["WholeRowParams", "choose_whole_rows", "schedule_whole_rows"]
+__all__ = ["MOST_ELEMS", "WholeRowParams", "choose_whole_rows", "schedule_whole_rows", "shared_work"]

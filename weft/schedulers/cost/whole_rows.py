@@ -1,4 +1,4 @@
-"""What a pointwise kernel does whose threads have whole rows of a short innermost loop, from its params and facts. Pure arithmetic.
+"""What a kernel does whose threads have whole rows of a short innermost loop, from its params and facts. Pure arithmetic.
 
 Read first: `work_of_whole_rows`.
 """
@@ -17,13 +17,11 @@ from .passing import Passing, resident_blocks
 
 @dataclass(frozen=True, slots=True)
 class WholeRowFacts:
-    """rows: their number. elems: of a row. vector_elems: of an access along it. work, mufu: of a row."""
+    """rows: their number. elems: of a row. work: of a row."""
 
     rows: int
     elems: int
-    vector_elems: int
     work: RowWork
-    mufu: float
 
 
 def work_of_whole_rows(unroll: int, bdimx: int, f: WholeRowFacts, arch: Arch, c: Fitted = FITTED) -> Passing:
@@ -36,6 +34,6 @@ def work_of_whole_rows(unroll: int, bdimx: int, f: WholeRowFacts, arch: Arch, c:
     resident = resident_blocks(bdimx, np.minimum(arch.max_registers_per_thread, needed), 0.0, arch)
     return Passing(
         dram_bytes=of_row.moved_bytes, block_bytes=bdimx * unroll * of_row.moved_bytes / f.rows, blocks=np.ceil(f.rows / (bdimx * unroll)), warps=warps,
-        resident=resident, seats=resident * arch.sm_count, rounds=1.0, instructions=instructions, mufu=f.mufu * unroll,
+        resident=resident, seats=resident * arch.sm_count, rounds=1.0, instructions=instructions, mufu=of_row.mufu * unroll,
         lines=warps * unroll * of_row.lines, wait_clocks=0.0, exchange_ns=0.0, end_clocks=c.alone * instructions,
     )  # fmt: skip
