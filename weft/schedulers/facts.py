@@ -140,8 +140,8 @@ class ReductionFacts(RowFacts):
     still_loads: loads for each vector of inputs that neighbouring elements share, such as a value per channel. columns_of_one: neighbouring columns that are
     all elements of the innermost loop, such as coordinates, if no input has an element for each term; common_instructions: those of `instructions` whose
     results do not vary along that loop. free_columns: neighbouring columns of one run, of which no tensor in memory but results has elements. looked_up:
-    lookups for each element that are read one by one, if they are windows. window_elems: neighbours along the innermost loop that share what they look up, and so
-    are best in one thread, 1 if there are no windows; window: what such a thread does.
+    lookups for each element that are read one by one, if they are windows. window_elems: neighbours along the innermost loop that share what they look up, and
+    so are best in one thread, 1 if there are no windows; window: what such a thread does.
     """
 
     results_meet: bool = False
