@@ -105,3 +105,32 @@ def test_a_tensor_that_is_rotated_in_place() -> None:
         x = torch.randn(5, 8)
         want = torch.roll(x, 2, 0) * 2
         assert torch.equal(compiled(x), want + 1) and torch.equal(x, want)
+
+
+CUT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a part": lambda x: torch.roll(x, 1, 0)[1:] * 2,
+    "differences": lambda x: torch.diff(x - 0.5 * torch.roll(x, 1, 1) + torch.roll(x, 1, 0) * 0.25, dim=0),
+    "parts of a product": lambda x: torch.roll(x * 2, -1, 1)[:, 2:] + x[:, :-2],
+    "a pad": lambda x: F.pad(torch.roll(x, 2, 1) * 3, (1, 2)),
+    "a cat": lambda x: torch.cat([torch.roll(x, 1, 1).sin(), x], 1),
+    "a rotated rotation": lambda x: torch.roll(torch.roll(x, 1, 0) + x, 1, 1)[:-1],
+    "halves": lambda x: torch.roll(x, 3, 1)[:, : x.shape[1] // 2] * torch.roll(x, 3, 1)[:, -(x.shape[1] // 2) :],
+    "places": lambda x: torch.roll(x, 1, 1)[:, torch.arange(x.shape[1] - 1) // 2] + 1,
+}
+"""Rotations of which other lookups read parts."""
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("shape", [(97, 6), (4, 5), (3, 129)], ids=str)
+@pytest.mark.parametrize("name", CUT)
+def test_parts_of_rotations(name: str, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, requires_grad=True)
+    with poisoned_outputs():
+        out = torch.compile(CUT[name], backend=backend, options={"emulate": True})(x)
+        grad = torch.randn(out.shape)
+        (got,) = torch.autograd.grad(out, x, grad)
+    wide = x.detach().double().requires_grad_()
+    want = CUT[name](wide)
+    (want_grad,) = torch.autograd.grad(want, wide, grad.double())
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got.double(), want_grad, rtol=1e-5, atol=1e-5)

@@ -195,3 +195,16 @@ def test_a_backward_has_the_order_that_the_forward_sorts() -> None:
     assert leaf.grad is not None
     torch.testing.assert_close(got.double(), leaf.grad, rtol=1e-5, atol=1e-6)
     assert sorts() == [("forward", 1), ("backward", 0)]
+
+
+@pytest.mark.parametrize("way", ["sort", "atomic"])
+@pytest.mark.parametrize(("axis", "shape"), [(0, (3, 24)), (1, (30, 3, 4)), (1, (110, 3)), (0, (1, 5))], ids=str)
+def test_sums_of_sums(axis: int, shape: tuple[int, ...], way: str) -> None:
+    """Elements that are taken from taken elements: the gradient of the last ones is what the first ones' sums add."""
+    places = torch.arange(4) * 2 % shape[axis]
+
+    def taken(x: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return x.index_select(axis, i).index_select(axis, j).index_select(axis, i) * 2
+
+    with options(row_sums=way):
+        check(taken, torch.randn(shape), places, places.flip(0).contiguous())

@@ -55,13 +55,16 @@ class RowSums:
 
 def sum_rows(graph: Graph) -> None:
     """Rewrite, in place, gradients of tables, and sums into rows of zeros that an index names."""
-    found = [(node, sums) for node in list(graph.nodes) if node.op == "call_function" and node.target in _SUMS and (sums := _SUMS[node.target](node))]
     orders: Orders = {}
-    for node, sums in found:
-        is_atomic = _is_atomic(node, sums)
+    has_any = False
+    for node in [node for node in graph.nodes if node.op == "call_function" and node.target in _SUMS]:
+        sums = _SUMS[node.target](node)  # of what is rewritten before it, too, such as the sums of other sums
+        if sums is None:
+            continue
+        has_any, is_atomic = True, _is_atomic(node, sums)
         if is_atomic or sums.is_sortable:
             _rewrite(graph, node, sums, _added if is_atomic else functools.partial(_sorted, orders=orders))
-    if found:
+    if has_any:
         drop_unread(graph)  # products, and rows that an index takes from a table
 
 

@@ -15,8 +15,10 @@ from ..analysis.axes import pairwise
 from ..analysis.plain_copies import is_copy
 from ..expr import Sym, mod, product, sub
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import Along, At, BagOp, LookupOp, RollOp
-from ..ir.values import BroadcastOp, Expr, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, Roll, Scalar, SqueezeOp, TensorDomain, TensorView
+from ..ir.graph_ops import Along, At, BagOp, CatOp, LookupOp, RollOp
+from ..ir.values import (
+    BroadcastOp, ExpandOp, Expr, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, Roll, Scalar, SqueezeOp, TensorDomain, TensorView,
+)  # fmt: skip
 from ..ops.build import logical_axes
 from ..schedule.caching import without_reductions
 from .moved_rolls import RollMover, Rolls, Rotated, combined, rolls_pay
@@ -24,13 +26,14 @@ from .rolled_windows import look_up_rolls, places_of_rolls
 
 
 def find_rolls(fusion: Fusion) -> None:
-    """Replace lookups along one axis at the positions i + s, less the extent where that is beyond the end, by `RollOp`s, in place.
+    """Replace lookups along one axis at the positions i + s, less the extent where that is beyond the end, by `RollOp`s, in place. One of which another lookup
+    reads a part, also behind pointwise ops, stays: both are one lookup later, and no kernel looks up what it reads rotated.
 
     Before: no axis is cut.
     """
-    for expr in fusion.tensor_exprs():
-        roll = _roll_of(expr) if isinstance(expr, LookupOp) else None
-        if roll is None:
+    found = {e: roll for e in fusion.tensor_exprs() if isinstance(e, LookupOp) and (roll := _roll_of(e)) is not None}
+    for expr, roll in found.items():
+        if _is_cut(expr.tensor_outputs[0], found):
             continue
         source, (out,) = expr.tensor_inputs[0], expr.tensor_outputs
         rolls: Rolls = (roll,)
@@ -39,6 +42,20 @@ def find_rolls(fusion: Fusion) -> None:
             source, rolls = above.tensor_inputs[0], merged
         fusion.remove(expr)
         fusion.register(RollOp([source], [out], op="roll", rolls=rolls) if rolls else LoadStoreOp([source], [out]))
+
+
+def _is_cut(tensor: TensorView, rolls: Collection[Expr]) -> bool:
+    """Tell whether other lookups than rotations, or a cat, read a tensor, or what pointwise ops and views make of it."""
+    stack, seen = [tensor], {tensor}
+    while stack:
+        for use in stack.pop().uses():
+            if isinstance(use, (LookupOp, CatOp)) and use not in rolls:
+                return True
+            if isinstance(use, (PointwiseOp, BroadcastOp, SqueezeOp, LoadStoreOp, ExpandOp)) or use in rolls:
+                more = [t for t in use.tensor_outputs if t not in seen]
+                stack += more
+                seen.update(more)
+    return False
 
 
 def _roll_of(expr: LookupOp) -> Roll | None:

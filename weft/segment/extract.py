@@ -82,7 +82,7 @@ class _Extractor(_Cloner):
         self, exprs: Sequence[Expr], inputs: Sequence[TensorView], rolls: Sequence[RollOp], outputs: Sequence[TensorView]
     ) -> list[tuple[TensorView, TensorView]]:  # fmt: skip
         """Return (tensor of the source, input of the target), and map tensors to inputs: rotated ones to an input that is read at rotated places."""
-        rolled = [e for e in rolls if e.tensor_inputs[0] in inputs]
+        rolled = [e for e in rolls if e.tensor_inputs[0] in inputs and not _is_read_whole(e, exprs)]
         plain = {t for e in exprs if e not in rolled for t in e.tensor_inputs} if rolled else set(inputs)
         read: list[tuple[TensorView, TensorView]] = []
         for tensor in inputs:
@@ -101,10 +101,11 @@ class _Extractor(_Cloner):
         return read
 
     def _is_elsewhere(self, roll: RollOp, exprs: Sequence[Expr], outputs: Sequence[TensorView]) -> bool:
-        """Tell whether a rotation is where its operand is read, or its result written, in memory; a written one is put there. Otherwise no kernel has it."""
+        """Tell whether a rotation is where its operand is read, or its result written, in memory; a written one is put there. Otherwise no kernel has
+        it, such as one of which lookups read parts."""
         source, out = roll.tensor_inputs[0], roll.tensor_outputs[0]
         if source not in (t for e in exprs for t in e.tensor_outputs):
-            return True
+            return not _is_read_whole(roll, exprs)
         if out not in outputs or any(out in e.inputs for e in exprs):
             return False
         stored: TensorView = self._value(out)  # type: ignore[assignment]
@@ -156,6 +157,10 @@ class _Extractor(_Cloner):
         copy.fusion, copy._definition, copy._uses, copy.is_rfactor = self.target, None, [], False
         self.map[axis] = copy
         return copy
+
+
+def _is_read_whole(roll: RollOp, exprs: Sequence[Expr]) -> bool:
+    return any(roll.tensor_outputs[0] in e.read_whole for e in exprs)
 
 
 __all__ = ["boundary", "extract"]
