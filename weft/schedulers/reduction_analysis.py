@@ -18,10 +18,11 @@ from ..ir.values import ReductionOp, TensorView
 from ..ops.monoids import MONOIDS
 from .base import Alignments, Sizes
 from .facts import ReductionFacts
+from .limits import UNROLLS
 from .row_analysis import LEAST_RUN_BITS, RowAnalysis, analyze_rows, row_exprs, stands_still
 
 
-MOST_OF_A_WINDOW = 8
+MOST_OF_A_WINDOW = UNROLLS[-1]
 """Neighbours of a thread that share what they look up, at most: each has its sums in registers, beside what all of them have loaded."""
 
 

@@ -31,7 +31,7 @@ from .facts import ReductionFacts
 from .limits import NEAR, SHOWN, UNROLLS
 
 MOST_SHIFTED_UNROLL = 1
-MOST_LOOKED_UP = 32
+MOST_LOOKED_UP = 4 * UNROLLS[-1]
 """Elements that a thread looks up for one vector, from which on it does not look up those of several vectors before it uses the first: each needs a
 register."""
 ROUNDS_OF_BLOCKS = (1, 2, 4, 8)
