@@ -166,7 +166,7 @@ def _save_what_extrema_are_of(graph: torch.fx.Graph) -> None:
 
 def _count_again(graph: torch.fx.Graph) -> None:
     """Let the backward compute positions and other constants again, which follow from no argument: saved, they would be index tensors in memory, of which no
-    kernel knows the values."""
+    kernel knows the values. So do elements that are taken at such positions, as many as there are, such as coordinates in turn."""
     from torch.utils.checkpoint import CheckpointPolicy
 
     aten = torch.ops.aten
@@ -178,6 +178,12 @@ def _count_again(graph: torch.fx.Graph) -> None:
         if node.target in factories or is_op and node.all_input_nodes and counted.issuperset(node.all_input_nodes):
             counted.add(node)
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+        elif node.target is aten.index_select.default and node.args[2] in counted and _size(node) >= _size(node.args[0]):
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+
+
+def _size(node: torch.fx.Node) -> int:
+    return int(node.meta["val"].numel())
 
 
 def _is_exactly_an_argument(node: torch.fx.Node) -> bool:
