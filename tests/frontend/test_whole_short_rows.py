@@ -17,7 +17,8 @@ from weft.graph.few_terms import MOST_SCANNED, term_by_term
 from weft.graph.normalize import normalize
 from weft.ir.graph_ops import ScanOp
 from weft.options import options
-from weft.schedulers import reduction, short_rows
+from weft.schedulers import rows_of_threads, short_rows
+from weft.schedulers.persistent_params import PersistentParams
 from weft.schedulers.reduction_heuristic import ReductionParams
 
 
@@ -37,6 +38,18 @@ def quantiles(x: Tensor) -> Tensor:
     return torch.maximum(tau * e, (tau - 1) * e).sum(-1)
 
 
+def shares(x: Tensor) -> Tensor:
+    """A softmax of three products, each with a length of all three."""
+    y = x[:, :3] * x[:, 3:6]
+    return (y * F.normalize(x[:, 6:9], dim=-1)).softmax(-1)
+
+
+def weighted(x: Tensor) -> Tensor:
+    """A normalization of six elements, with means of their neighbours."""
+    y = (x[:, :6] + x[:, 1:7]).sin() * torch.arange(1, 7, device=x.device)
+    return F.layer_norm(y, (6,)) * y
+
+
 def spread(x: Tensor) -> Tensor:
     """Vectors of four, the running sums of which are read again."""
     y = x[:, :8].exp().cumsum(-1)
@@ -46,20 +59,23 @@ def spread(x: Tensor) -> Tensor:
 @pytest.fixture
 def preferred(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Take whole rows wherever they are possible; what is kept on disk of such calls is for no other test."""
-    monkeypatch.setattr(reduction, "NEAR", -1e9)
+    for module in (short_rows, rows_of_threads):
+        monkeypatch.setattr(module, "is_faster", lambda *times: True)
     monkeypatch.setattr(short_rows, "SHORT_THREADS", 0)
     with options(cache_dir=str(tmp_path)):
         yield
 
 
 @pytest.mark.usefixtures("fresh", "preferred")
-@pytest.mark.parametrize("function", [angles, quantiles, spread], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [angles, quantiles, spread, shares, weighted], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("shape", [(261, 15), (1, 16), (0, 15)], ids=str)
 def test_values_and_gradients(function: Callable[[Tensor], Tensor], shape: tuple[int, int]) -> None:
     compare(function, torch.rand(shape) + 0.1, rtol=2e-5, atol=2e-6, gradient_rtol=2e-4, gradient_atol=5e-5)
     params = [runtime.proposal.params for graph in GRAPHS for call in graph.calls for runtime in call.kernels()]
-    if shape[0] > 1 and function is not spread:
+    if shape[0] > 1 and function in (angles, quantiles):
         assert any(isinstance(p, ReductionParams) and p.kind == "short" for p in params)
+    if shape[0] > 1 and function in (shares, weighted):
+        assert any(isinstance(p, PersistentParams) and p.bdimx == 1 and p.batches * p.vector_elems in (3, 6) for p in params)
 
 
 @pytest.mark.usefixtures("fresh")

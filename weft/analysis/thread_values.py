@@ -13,7 +13,7 @@ from typing import Any
 from ..dtypes import DataType
 from ..expr import ZERO, Sym, add, conjunction, const, evaluate_int, floordiv, from_terms, less, maximum, minimum, mod, mul, sub, terms, var, variables
 from ..ir.graph_ops import Along, At, Fixed, LookupOp
-from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, Scalar, SqueezeOp, TensorView, Val, no_reductions
+from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, ReductionOp, Scalar, SqueezeOp, TensorView, Val, no_reductions
 from .loop_axes import LoopAxes
 from .op_cost import OpCost, cost_of
 from .ranges import Range, kept_operand, range_of
@@ -100,6 +100,8 @@ class ThreadValues:
             return self.value(expr.inputs[0], element)
         if isinstance(expr, IotaOp):
             return self._counted(value, expr, element)
+        if isinstance(expr, ReductionOp):  # of the loops that a thread, or several, have whole
+            return self._number("reduced", value.name)
         if isinstance(expr, LookupOp) and (address := self.address(expr, element)) is not None:
             return self._loaded(expr, address, element)
         kept = self._kept(expr, element)

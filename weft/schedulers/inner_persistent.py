@@ -42,6 +42,7 @@ from .row_ways import choose_rows, way_candidates, way_of
 from .several_kernels import several_ns, why_not_turned, why_several
 from .streamed_rows import StreamedRows
 from .cost.passing import passing_ns
+from .rows_of_threads import row_of_a_thread
 from .rows import Rows, canonical_rows, names_in_vectors, peel_of, phase_of_rows, positions, split_axis, whole_warps
 from .template import Template
 
@@ -98,6 +99,9 @@ class InnerPersistent(Scheduler):
         is_masked = reads_under_a_mask(analysis)
         params, trace = choose_rows(facts, arch, is_loadable=is_loadable(analysis, facts, is_masked), way=way)
         params = with_accesses(params, facts)
+        whole = None if is_masked else row_of_a_thread(params, analysis, facts, sizes, arch) if isinstance(params, PersistentParams) else None
+        if whole is not None:
+            return whole, f"a thread has a row: {whole}\n{trace}"
         return keep_what_a_mask_left(params) if is_masked else params, trace
 
     def choose_other(

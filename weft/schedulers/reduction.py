@@ -26,7 +26,7 @@ from .accesses import with_accesses
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import ReductionFacts
 from .inner_outer_params import InnerOuterParams
-from .limits import NEAR, TIMED_OF_A_WAY
+from .limits import TIMED_OF_A_WAY
 from .phased_columns import apply_phased_columns, phased_candidates
 from .reduction_analysis import ReductionAnalysis, analyze_reduction
 from .reduction_heuristic import ReductionParams, candidates, choose_with_trace
@@ -71,10 +71,10 @@ class Reduction(Scheduler):
         if short is not None:
             return with_kept_inputs(short, analysis, facts, arch), f"rows of {facts.reduction_elems} elements, several for each thread: {short}"
         params, trace = choose_with_trace(facts, arch)
-        whole = choose_whole(analysis, facts, sizes, arch)
-        if whole is not None and whole[0] < (1 - NEAR) * trace.candidates[0].time_ns:
-            chosen = with_kept_inputs(whole[1], analysis, facts, arch)
-            return chosen, f"a thread has whole rows, predicted {whole[0] / 1e3:.2f} us: {chosen}\n{trace}"
+        whole = choose_whole(analysis, facts, sizes, arch, trace.candidates[0].time_ns)
+        if whole is not None:
+            whole = with_kept_inputs(whole, analysis, facts, arch)
+            return whole, f"a thread has a row: {whole}\n{trace}"
         for time_ns, phased in phased_candidates(facts, arch)[:1] if analysis.has_simple_columns else ():
             bytes_ns = facts.total_elems * facts.input_bits / 8 / (arch.roof_bytes_per_s * 1e-9)
             if time_ns < trace.candidates[0].time_ns + TOUCHED_TWICE * bytes_ns:

@@ -9,6 +9,8 @@ are used, by several accesses of a warp one after the other. Elements of a row t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..analysis.lookups import lookup_of
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
 from ..arch import LINE_BYTES, SECTOR_BYTES, Arch
@@ -17,14 +19,15 @@ from ..ir.values import IterDomain, TensorView
 from .arithmetic import ceil_div
 from .base import Alignments, Sizes
 from .cost.passing import passing_ns
-from .cost.whole_rows import work_of_whole_rows
-from .facts import ReductionFacts
+from .cost.whole_rows import WholeRowFacts, work_of_whole_rows
+from .facts import ReductionFacts, RowFacts
 from .limits import FULL_BLOCK_THREADS, UNROLLS
 from .pointwise_heuristic import BLOCK_THREADS
 from .reduction_analysis import ReductionAnalysis
 from .reduction_heuristic import ReductionParams
+from .row_analysis import RowAnalysis
 from .rows import arrange_axes, canonical_rows, split_axis
-from .whole_rows import MOST_ELEMS, shared_work
+from .whole_rows import MOST_ELEMS, is_faster, shared_work
 
 MOST_LOADS = 2 * UNROLLS[-1]
 """Loads of a thread that are under way at once, at most: all that it needs."""
@@ -73,25 +76,36 @@ def _params(lanes: int, loads: int, results: int, arch: Arch) -> ReductionParams
     )  # fmt: skip
 
 
-def choose_whole(analysis: ReductionAnalysis, facts: ReductionFacts, sizes: Sizes, arch: Arch) -> tuple[float, ReductionParams] | None:
-    """Return (predicted time in ns, params) of a thread for each row, where the elements of rows share most of what is computed; None where they do not, and
-    where rows are longer, of unknown length, or fewer than threads that fill the chip."""
-    shape = analysis.shape
-    extents = [analysis.axes.extent_sym(n) for n in shape.runs[-1].classes] if shape.runs else []
-    is_short = [is_reduced for is_reduced, _ in facts.runs] == [False, True] and facts.reduction_elems <= MOST_ELEMS and all(sym.is_const for sym in extents)
-    if not is_short or analysis.needs_vectors or facts.single_reads or facts.has_rng or facts.iteration_elems < SHORT_THREADS * arch.sm_count:
+def choose_whole(analysis: ReductionAnalysis, facts: ReductionFacts, sizes: Sizes, arch: Arch, other_ns: float) -> ReductionParams | None:
+    """Return params with which a thread has a row, if that is faster than another way that takes `other_ns`; None for rows that are longer, of unknown length,
+    or covered by one vector, and for fewer than threads that fill the chip."""
+    if not is_of_a_thread(analysis, facts, arch) or facts.vector_limit_elems >= facts.reduction_elems:
         return None
     lanes = min(facts.vector_limit_elems, facts.reduction_elems & -facts.reduction_elems)
-    results = [t for e in shape.reductions for t in e.tensor_inputs] + list(analysis.row_outputs)
-    in_vectors = dict.fromkeys(analysis.limits.in_vectors(shape.inner_position, False), lanes)
-    found = shared_work(analysis, shape.order, sizes, shape.inner_position, results, in_vectors, facts.total_elems)
-    if found is None:
+    found = shared_row(analysis, facts, sizes, lanes, analysis.row_outputs)
+    time_ns = float(passing_ns(work_of_whole_rows(1, BLOCK_THREADS[0], found, arch), arch))
+    if not is_faster(found, time_ns, other_ns):
         return None
-    params = ReductionParams(
+    return ReductionParams(
         kind="short", vector_elems=lanes, unroll=facts.reduction_elems // lanes, bdimx=BLOCK_THREADS[0], bdimy=1, bdimz=1, grid_split=1, is_warp_only=False,
         max_registers=arch.max_registers_per_thread,
     )  # fmt: skip
-    return float(passing_ns(work_of_whole_rows(1, params.bdimx, found, arch), arch)), params
+
+
+def is_of_a_thread(analysis: RowAnalysis, facts: RowFacts, arch: Arch) -> bool:
+    """True for rows that a thread can have alone, as many as fill the chip, of a length that is a number in the kernel."""
+    extents = [analysis.axes.extent_sym(n) for n in analysis.shape.runs[-1].classes] if analysis.shape.runs else []
+    is_short = [is_reduced for is_reduced, _ in facts.runs] == [False, True] and facts.reduction_elems <= MOST_ELEMS and all(sym.is_const for sym in extents)
+    is_plain = not (analysis.needs_vectors or facts.single_reads or facts.has_rng)
+    return is_short and is_plain and max(1, SHORT_THREADS * arch.sm_count) <= facts.iteration_elems
+
+
+def shared_row(analysis: RowAnalysis, facts: RowFacts, sizes: Sizes, vector_elems: int, outputs: Iterable[TensorView]) -> WholeRowFacts:
+    """Return what a thread does that has a row. outputs: those that are computed in the loops of rows."""
+    position = analysis.shape.inner_position
+    results = [*(t for e in analysis.shape.reductions for t in e.tensor_inputs), *outputs]
+    in_vectors = dict.fromkeys(analysis.limits.in_vectors(position, False), vector_elems)
+    return shared_work(analysis, analysis.shape.order, sizes, position, results, in_vectors, facts.total_elems)
 
 
 def stored_at_once(analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments) -> int:

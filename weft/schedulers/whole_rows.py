@@ -29,11 +29,11 @@ from .base import ScheduleResult, Sizes
 from .cost.passing import passing_ns
 from .cost.whole_rows import WholeRowFacts, work_of_whole_rows
 from .facts import PointwiseFacts
-from .limits import UNROLLS
+from .limits import NEAR, UNROLLS
 from .pointwise_analysis import PointwiseAnalysis
 from .pointwise_heuristic import BLOCK_THREADS
-from .reduction_analysis import ReductionAnalysis
 from .reduction_heuristic import MOST_COLUMNS
+from .row_analysis import RowAnalysis
 from .rows import arrange, arrange_axes, merge_axes_at, places_in_order, split_axis
 from .template import Template
 
@@ -71,9 +71,9 @@ def choose_whole_rows(analysis: PointwiseAnalysis, facts: PointwiseFacts, sizes:
         if not 1 < math.prod(extents) <= MOST_ELEMS:
             continue
         found = facts_of_whole_rows(analysis, facts, sizes, count)
-        for unroll, bdimx in shapes if found is not None else ():
-            time_ns = float(passing_ns(work_of_whole_rows(unroll, bdimx, found, arch), arch))  # type: ignore[arg-type]
-            vector = min(facts.vector_limit_elems[-count], found.elems & -found.elems)  # type: ignore[union-attr]
+        vector = min(facts.vector_limit_elems[-count], found.elems & -found.elems)
+        for unroll, bdimx in shapes if found.shares else ():
+            time_ns = float(passing_ns(work_of_whole_rows(unroll, bdimx, found, arch), arch))
             params = WholeRowParams(extents, vector, unroll, bdimx, arch.max_registers_per_thread)
             out.append((time_ns, params))
     return sorted(out, key=lambda pair: pair[0])
@@ -87,8 +87,8 @@ def may_share(analysis: PointwiseAnalysis) -> bool:
     return any(isinstance(e, LookupOp) or isinstance(e, PointwiseOp) and inner not in analysis.axes.stored(e.tensor_outputs[0]) for e in exprs)
 
 
-def facts_of_whole_rows(analysis: PointwiseAnalysis, facts: PointwiseFacts, sizes: Sizes, count: int) -> WholeRowFacts | None:
-    """Return the facts of rows along the `count` innermost loops; None unless their elements, one by one, take twice as many operations."""
+def facts_of_whole_rows(analysis: PointwiseAnalysis, facts: PointwiseFacts, sizes: Sizes, count: int) -> WholeRowFacts:
+    """Return the facts of rows along the `count` innermost loops."""
     position = len(facts.extents_elems) - count
     elems = math.prod(facts.extents_elems[position:])
     vector = min(facts.vector_limit_elems[position], elems & -elems)
@@ -97,18 +97,22 @@ def facts_of_whole_rows(analysis: PointwiseAnalysis, facts: PointwiseFacts, size
 
 
 def shared_work(
-    analysis: PointwiseAnalysis | ReductionAnalysis, order: Sequence[int], sizes: Sizes, position: int, results: Sequence[TensorView],
+    analysis: PointwiseAnalysis | RowAnalysis, order: Sequence[int], sizes: Sizes, position: int, results: Sequence[TensorView],
     in_vectors: Mapping[TensorView, int], total_elems: int,
-) -> WholeRowFacts | None:  # fmt: skip
-    """Return the facts of rows of all loops in `order` from `position` on; None unless their elements, one by one, take twice as many operations. results: what
-    is computed of a row. in_vectors: tensors that are accessed in vectors, and their elements."""
+) -> WholeRowFacts:  # fmt: skip
+    """Return the facts of rows of all loops in `order` from `position` on. results: what is computed of a row. in_vectors: tensors that are accessed in
+    vectors, and their elements."""
     extents = analysis.axes.extents_elems(sizes)
     elems, tensors = math.prod(extents[n] for n in order[position:]), [*loads(analysis.axes.fusion), *analysis.outputs]
     alone = elems * operations_of_elements(analysis.axes, order, sizes, results)
     work = row_work(analysis.axes, order, sizes, position, results, tensors, in_vectors)
-    if alone < 2 * work.operations:
-        return None
-    return WholeRowFacts(total_elems // elems, elems, work)
+    return WholeRowFacts(total_elems // elems, elems, work, alone >= 2 * work.operations)
+
+
+def is_faster(whole: WholeRowFacts, whole_ns: float, other_ns: float) -> bool:
+    """Tell whether a thread for each row is better by the predicted times: by a quarter, if its elements share little, because the model does not know what
+    stores cost that fill sectors one element after the other."""
+    return whole_ns < (1 - NEAR) * other_ns and (whole.shares or 4 * whole_ns < 3 * other_ns)
 
 
 def schedule_whole_rows(fusion: Fusion, analysis: PointwiseAnalysis, params: WholeRowParams) -> ScheduleResult:
@@ -138,4 +142,4 @@ def schedule_whole_rows(fusion: Fusion, analysis: PointwiseAnalysis, params: Who
     return ScheduleResult(((ParallelType.block_x, params.bdimx),), params.max_registers, sizes=known)
 
 
-__all__ = ["MOST_ELEMS", "WholeRowParams", "choose_whole_rows", "schedule_whole_rows", "shared_work"]
+__all__ = ["MOST_ELEMS", "WholeRowParams", "choose_whole_rows", "is_faster", "schedule_whole_rows", "shared_work"]

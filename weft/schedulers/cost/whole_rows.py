@@ -17,11 +17,12 @@ from .passing import Passing, resident_blocks
 
 @dataclass(frozen=True, slots=True)
 class WholeRowFacts:
-    """rows: their number. elems: of a row. work: of a row."""
+    """rows: their number. elems: of a row. work: of a row. shares: its elements, one by one, take twice as many operations."""
 
     rows: int
     elems: int
     work: RowWork
+    shares: bool = False
 
 
 def work_of_whole_rows(unroll: int, bdimx: int, f: WholeRowFacts, arch: Arch, c: Fitted = FITTED) -> Passing:
