@@ -57,6 +57,7 @@ def check(define: Callable[..., Any], reference: Callable[..., Any], *inputs: to
 UNARY = [name for name, op in OPS.items() if op.arity == 1 and op.gradient not in (None, flat) and name != "cast"]
 BINARY = [name for name, op in OPS.items() if op.arity == 2 and op.gradient not in (None, flat)]
 TORCH = {"div": torch.div, "truediv": torch.true_divide, "mod": torch.fmod, "silu": torch.nn.functional.silu, "erfcinv": lambda x: torch.special.erfinv(1 - x)}
+TORCH["rounded_mul"] = torch.mul
 TORCH["digamma"] = lambda x: torch.digamma(x + 20) - sum(1 / (x + k) for k in range(20))  # torch.polygamma has nine digits, unless its operand is large
 
 

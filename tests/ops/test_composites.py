@@ -44,7 +44,7 @@ CASES: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     "reglu": (("X", "Y"), lambda a, b: F.relu(a) * b), "mse_loss": (("X", "Y"), F.mse_loss), "l1_loss": (("X", "Y", "sum"), lambda a, b, r: F.l1_loss(a, b, reduction=r)),
     "smooth_l1_loss": (("X", "Y", "mean", 0.5), lambda a, b, r, beta: F.smooth_l1_loss(a, b, beta=beta)), "huber_loss": (("X", "Y", "mean", 0.5), lambda a, b, r, d: F.huber_loss(a, b, delta=d)),
     "binary_cross_entropy_with_logits": (("X", "Y"), F.binary_cross_entropy_with_logits), "kl_div": (("X", "Y", "batchmean"), lambda a, b, r: F.kl_div(a, b, reduction=r)),
-    "logaddexp": (("X", "Y"), torch.logaddexp), "hypot": (("X", "Y"), torch.hypot), "digamma": (("X",), torch.digamma), "trigamma": (("X",), lambda x: sum((x + k) ** -2 for k in range(10)) + torch.special.zeta(2.0, x + 10)), "copysign": (("Y", "X"), torch.copysign),
+    "logaddexp": (("X", "Y"), torch.logaddexp), "hypot": (("X", "Y"), torch.hypot), "digamma": (("X",), torch.digamma), "trigamma": (("X",), lambda x: sum((x + k) ** -2 for k in range(10)) + torch.special.zeta(2.0, x + 10)), "copysign": (("Y", "X"), torch.copysign), "rounded_mul": (("X", "Y"), torch.mul),
     "cross_entropy": (("X", "TARGET", "W", -100, "mean", 0.1), lambda x, t, w, i, r, s: F.cross_entropy(x, t, w, label_smoothing=s)),
 }  # fmt: skip
 

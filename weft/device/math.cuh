@@ -50,6 +50,14 @@ WEFT_DEVICE float bits_float(unsigned u) { return __uint_as_float(u); }
 WEFT_DEVICE unsigned long long double_bits(double x) { return static_cast<unsigned long long>(__double_as_longlong(x)); }
 WEFT_DEVICE double bits_double(unsigned long long u) { return __longlong_as_double(static_cast<long long>(u)); }
 #endif
+// A product that is rounded by itself: no compiler makes it and a sum that reads it one instruction, so that it has the same bits in every kernel.
+#ifdef WEFT_EMULATOR
+WEFT_DEVICE float rounded_mul(float a, float b) { volatile float product = a * b; return product; }
+WEFT_DEVICE double rounded_mul(double a, double b) { volatile double product = a * b; return product; }
+#else
+WEFT_DEVICE float rounded_mul(float a, float b) { return __fmul_rn(a, b); }
+WEFT_DEVICE double rounded_mul(double a, double b) { return __dmul_rn(a, b); }
+#endif
 template <class T> struct Limits;
 template <> struct Limits<float> {
   WEFT_DEVICE float infinity() { return bits_float(0x7f800000u); }

@@ -22,6 +22,7 @@ from torch._dynamo.backends.common import aot_autograd
 from ..options import current, must_be_in_order
 from ..runtime import preload
 from ..runtime.collector import paused
+from . import compared_extrema
 from .aten import RULES
 from .backend_options import BackendOptions, BadOption, BadOptionValue, check_torch, chosen_options
 from .compiling import compile_graph, is_on_cpu, rewrite, run_plan
@@ -32,7 +33,7 @@ from .interpolation import enlarge_images
 from .origins import name_lines
 from .point_distances import spell_distances
 from .record import GRAPHS, CompiledGraph
-from .regions import is_cheap, shown_by
+from .regions import is_cheap
 from .reuse import mark_shown
 from .rewrites import KEPT
 from .running_products import running_products_kept
@@ -127,10 +128,12 @@ def partition(
     rewrite(joint.graph, is_ours=is_emulated or not is_on_cpu(joint.graph))
     merge_equal(joint.graph)
     _save_copies_of_arguments(joint.graph)
-    _save_what_extrema_are_of(joint.graph)
+    compared_extrema.prepare(joint.graph)
     _count_again(joint.graph)
     with functorch_config.patch(cse=False):  # otherwise the partitioner would merge equal nodes, and keep the marks of only one of them
         forward, backward = min_cut_rematerialization_partition(joint, joint_inputs, **keywords)
+    for module in (forward, backward):
+        compared_extrema.round_products(module)
     mark_shown(forward.graph, backward.graph)
     return forward, backward
 
@@ -147,23 +150,6 @@ def _save_copies_of_arguments(graph: torch.fx.Graph) -> None:
                 reader.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
-def _save_what_extrema_are_of(graph: torch.fx.Graph) -> None:
-    """Forbid recomputing the operand of a maximum or minimum. Its gradient goes to the elements that equal the saved maximum, and recomputed elements, rounded
-    differently, may all differ from it, which gives 0 / 0."""
-    from torch.utils.checkpoint import CheckpointPolicy
-
-    aten = torch.ops.aten
-    for node in graph.nodes:
-        if node.target in (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default, aten.max.dim, aten.min.dim):
-            source = node.args[0]
-            is_compared = any(user.target is aten.eq.Tensor for user in source.users)
-            while source.op == "call_function" and is_cheap(source) and source.all_input_nodes:
-                source = source.all_input_nodes[0]
-                is_compared |= any(user.target is aten.eq.Tensor for user in source.users)
-            if is_compared and not _is_exactly_an_argument(source):
-                source.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-
-
 def _count_again(graph: torch.fx.Graph) -> None:
     """Let the backward compute positions and other constants again, which follow from no argument: saved, they would be index tensors in memory, of which no
     kernel knows the values. So do elements that are taken at such positions, as many as there are, such as coordinates in turn."""
@@ -178,28 +164,16 @@ def _count_again(graph: torch.fx.Graph) -> None:
         if node.target in factories or is_op and node.all_input_nodes and counted.issuperset(node.all_input_nodes):
             counted.add(node)
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-        elif node.target is aten.index_select.default and node.args[2] in counted and _size(node) >= _size(node.args[0]):
+        elif node.target is aten.index_select.default and node.args[2] in counted and _takes_all(node):
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
 
 
-def _size(node: torch.fx.Node) -> int:
-    return int(node.meta["val"].numel())
+def _takes_all(taken: torch.fx.Node) -> bool:
+    """Tell whether an index names as many elements of an axis as there are, or more, whatever its open sizes are."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-
-def _is_exactly_an_argument(node: torch.fx.Node) -> bool:
-    """True for an argument, and for one that views and casts to a wider type show: whoever recomputes it gets the same numbers."""
-    return shown_by(node, _keeps_numbers).op == "placeholder"
-
-
-def _keeps_numbers(node: torch.fx.Node) -> bool:
-    """True for views, and for casts to a type that has all numbers of the one before."""
-    if len(node.all_input_nodes) > 1:
-        return False
-    if is_cheap(node):
-        return True
-    given, value = node.all_input_nodes[0].meta.get("val"), node.meta["val"]
-    is_cast = node.target in (torch.ops.aten._to_copy.default, torch.ops.prims.convert_element_type.default)
-    return is_cast and isinstance(given, torch.Tensor) and given.is_floating_point() and torch.promote_types(given.dtype, value.dtype) is value.dtype
+    (source, axis, _), result = taken.args, taken.meta["val"]
+    return result.dim() > 0 and bool(statically_known_true(result.shape[axis] >= source.meta["val"].shape[axis]))  # type: ignore[union-attr, index]
 
 
 backend.compiler_name = "weft"  # type: ignore[attr-defined]

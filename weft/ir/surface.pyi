@@ -531,6 +531,9 @@ class TensorSurface:
     def round(self) -> TensorView:
         """Return round(x), elementwise."""
         ...
+    def rounded_mul(self, b: Operand) -> TensorView:
+        """Return a * b, rounded before it is added to anything, so that its bits are the same in every kernel: torch.mul."""
+        ...
     def rsqrt(self) -> TensorView:
         """Return rsqrt(x), elementwise."""
         ...

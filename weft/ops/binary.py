@@ -104,6 +104,10 @@ _negating(
     "mul", Rule.number, {"any": "({0} * {1})", "bool": "({0} && {1})"}, lambda a, b: a * b, lambda a, b: a * b,
     gradient=lambda o, g, y, a, b: (g * b, g * a), positive=_of_product, commutes=True,
 )  # fmt: skip
+_binary(
+    "rounded_mul", Rule.floating, {"real": "weft::rounded_mul({0}, {1})"}, lambda a, b: a * b, lambda a, b: a * b, commutes=True, ulp=1,
+    gradient=lambda o, g, y, a, b: (g * b, g * a), source="a product that is rounded before it is added to anything: the same bits in every kernel",
+)  # fmt: skip
 
 
 class DivisionByZero(UserError, ZeroDivisionError):

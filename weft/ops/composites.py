@@ -122,19 +122,20 @@ def bitcast(fusion: Fusion, x: Any) -> TensorView:
     return build.pointwise(fusion, "bitcast", _tensor("bitcast", x))  # type: ignore[return-value]
 
 
-def _of_two(name: str, meaning: str) -> None:
+def _of_two(name: str, meaning: str, of_torch: str = "") -> None:
     def function(fusion: Fusion, a: Any, b: Any) -> TensorView:
         types = {v.dtype() for v in (a, b) if isinstance(v, TensorView)}
         y: TensorView = build.pointwise(fusion, name, a, b)  # type: ignore[assignment]
         return narrowed(y, *types) if len(types) == 1 and all(t.is_float for t in types) else y
 
-    function.__name__, function.__doc__ = name, f"Return {meaning}: torch.{name}."
+    function.__name__, function.__doc__ = name, f"Return {meaning}: torch.{of_torch or name}."
     composite(function)
 
 
 _of_two("logaddexp", "log(exp(a) + exp(b))")
 _of_two("hypot", "the square root of a * a + b * b, whose squares may overflow")
 _of_two("copysign", "a with the sign of b")
+_of_two("rounded_mul", "a * b, rounded before it is added to anything, so that its bits are the same in every kernel", "mul")
 
 
 # ---------------------------------------------------------------- softmax

@@ -37,7 +37,9 @@ def lookup(name: str) -> Callable[..., Any]:
 
 
 # ---------------------------------------------------------------- pointwise
-_BY_HAND = {"cast", "sign", "complex", "imag", "where", "lerp", "clamp", "threshold", "logaddexp", "hypot", "copysign", "digamma", "trigamma", "bitcast"}
+_BY_HAND = {
+    "cast", "sign", "complex", "imag", "where", "lerp", "clamp", "threshold", "logaddexp", "hypot", "copysign", "digamma", "trigamma", "rounded_mul", "bitcast",
+}  # fmt: skip
 """Their functions check more than the number of operands, or return torch's type."""
 
 

@@ -21,7 +21,7 @@ from .groups import Graph
 MOST_SIBLINGS = 8
 """How many other readers of the same tensor a group is paired with, the nearest in the definition: with all of them the number of pairs would be quadratic."""
 
-SHORT_CHAIN, LONGEST_CHAIN = 6, 20
+SHORT_CHAIN, LONGEST_CHAIN = 6, 32
 """Expressions that another group may recompute instead of reading their result: the first in any case where that moves fewer bytes; up to the second where
 the instructions take no longer than the bytes."""
 ACCESS_SLOTS = 8

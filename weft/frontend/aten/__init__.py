@@ -7,6 +7,7 @@
     lookups.py      embedding, index, gather, running sums
     unfolded.py     windows of an axis that may overlap
     searches.py     places in sorted lists
+    rounded.py      products that are rounded by themselves
     row_sums.py     sums of rows that an index sends to the same row
     running_products.py    gradients of running products
     losses.py       negative log likelihood, and gradients of means of nothing
@@ -22,7 +23,7 @@ from typing import Any
 
 import torch
 
-from . import casts, lookups, losses, pointwise, randoms, reductions, row_sums, running_products, searches, shapes, unfolded
+from . import casts, lookups, losses, pointwise, randoms, reductions, rounded, row_sums, running_products, searches, shapes, unfolded
 from .rules import RULES, Declined, Rule
 
 
@@ -48,6 +49,6 @@ def lookup(target: Any) -> Rule | None:
 
 
 __all__ = [
-    "RULES", "Declined", "Rule", "casts", "lookup", "lookups", "losses", "pointwise", "randoms", "reductions", "row_sums",
+    "RULES", "Declined", "Rule", "casts", "lookup", "lookups", "losses", "pointwise", "randoms", "reductions", "rounded", "row_sums",
     "running_products", "searches", "shapes", "unfolded",
 ]  # fmt: skip

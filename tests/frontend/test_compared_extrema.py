@@ -1,0 +1,125 @@
+"""Gradients of maxima and minima of what is computed from far smaller arguments: nothing of its size is saved, and ties share as in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+Function = Callable[[Tensor, Tensor], Tensor]
+
+
+def nearest(a: Tensor, b: Tensor) -> Tensor:
+    """The Chamfer distance of two clouds of points."""
+    d = (a[:, :, None] - b[:, None]).square().sum(-1)
+    return d.amin(2).mean() + d.amin(1).mean()
+
+
+def farthest_kept(a: Tensor, b: Tensor) -> Tensor:
+    d = (a[:, :, None] - b[:, None]).pow(2).sum(-1, keepdim=True)
+    return (d.amax(2) * 0.5).sum() + a.sum()
+
+
+def largest_product(a: Tensor, b: Tensor) -> Tensor:
+    """Some pairs do not count; the largest of relu(-x y + |x|)."""
+    product = a[:, :, None, 0] * b[:, None, :, 0]
+    open_ = torch.where(b[:, None, :, 1] > 0, (a[:, :, None, 0].abs() - product).relu(), -product)
+    return open_.amax(2).sum() - open_.amin(1).sum()
+
+
+def of_logs(a: Tensor, b: Tensor) -> Tensor:
+    """Logarithms have other bits in other kernels."""
+    return (a.exp()[:, :, None] * b[:, None]).sum(-1).amax(2).sum()
+
+
+def of_many_terms(a: Tensor, b: Tensor) -> Tensor:
+    """Sums of many terms are added in an order of each kernel."""
+    return (a.repeat(1, 1, 3)[:, :, None] - b.repeat(1, 1, 3)[:, None]).square().sum(-1).amin(2).sum()
+
+
+def saved_and_gradients(function: Function, a: Tensor, b: Tensor) -> tuple[int, Tensor, tuple[Tensor, ...]]:
+    """Return the number of elements of the largest saved tensor, the result, and the gradients."""
+    torch._dynamo.reset()
+    largest = 0
+
+    def pack(t: Tensor) -> Tensor:
+        nonlocal largest
+        largest = max(largest, t.numel())
+        return t
+
+    leaves = a.clone().requires_grad_(), b.clone().requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        out = torch.compile(function, backend="weft", options={"emulate": True})(*leaves)
+    return largest, out.detach(), torch.autograd.grad(out, leaves)
+
+
+def wanted(function: Function, a: Tensor, b: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    leaves = a.double().requires_grad_(), b.double().requires_grad_()
+    out = function(*leaves)
+    return out.detach(), torch.autograd.grad(out, leaves)
+
+
+def check(function: Function, a: Tensor, b: Tensor, *, tolerance: float = 2.0**-19) -> int:
+    largest, out, gradients = saved_and_gradients(function, a, b)
+    exact, slopes = wanted(function, a, b)
+    assert abs(out.double() - exact) <= tolerance * abs(exact) + 1e-30
+    for made, slope in zip(gradients, slopes, strict=True):
+        assert (made.double() - slope).abs().max() <= tolerance * max(1.0, float(slope.abs().max()))
+    return largest
+
+
+def points(n: int, m: int, coordinates: int, *, has_ties: bool, samples: int = 2) -> tuple[Tensor, Tensor]:
+    made = torch.Generator().manual_seed(n * 31 + m)
+    shape = (samples, n + m, coordinates)
+    both = torch.randint(-2, 3, shape, generator=made).float() if has_ties else torch.randn(shape, generator=made)
+    return both[:, :n].contiguous(), both[:, n:].contiguous()
+
+
+@pytest.mark.parametrize("has_ties", [False, True], ids=["random", "ties"])
+@pytest.mark.parametrize(("n", "m"), [(37, 129), (64, 64), (1, 100), (100, 1), (1, 1)])
+@pytest.mark.parametrize("function", [nearest, farthest_kept, largest_product], ids=lambda f: f.__name__)
+def test_no_pairs_are_saved(function: Function, n: int, m: int, has_ties: bool) -> None:
+    a, b = points(n, m, 3, has_ties=has_ties)
+    largest = check(function, a, b)
+    if min(n, m) > 1:
+        assert largest <= max(a.numel(), b.numel()) < 2 * n * m
+
+
+@pytest.mark.parametrize("coordinates", [2, 4, 1])
+def test_points_of_other_spaces(coordinates: int) -> None:
+    a, b = points(110, 91, coordinates, has_ties=False, samples=3)
+    assert check(nearest, a, b) <= max(a.numel(), b.numel())
+
+
+@pytest.mark.parametrize("function", [of_logs, of_many_terms], ids=lambda f: f.__name__)
+def test_what_has_other_bits_in_other_kernels_is_saved(function: Function) -> None:
+    a, b = points(40, 50, 3, has_ties=False)
+    assert check(function, a, b, tolerance=2.0**-17) == 2 * 40 * 50
+
+
+def test_what_is_not_much_larger_than_its_arguments_is_saved() -> None:
+    a, b = points(33, 33, 3, has_ties=False)
+    assert check(lambda x, y: (x * y).amax(1).sum(), a, b) >= a.numel()
+
+
+def test_16_bits_are_widened_first() -> None:
+    a, b = (t.bfloat16() for t in points(45, 60, 3, has_ties=True))
+    largest, out, gradients = saved_and_gradients(lambda x, y: nearest(x.float(), y.float()), a, b)
+    exact, slopes = wanted(nearest, a, b)
+    assert largest <= b.numel() and abs(out.double() - exact) <= 2.0**-20 * exact
+    for made, slope in zip(gradients, slopes, strict=True):
+        assert made.dtype is torch.bfloat16 and (made.double() - slope).abs().max() <= 2.0**-8 * slope.abs().max()
+
+
+def test_kernels_do_not_contract_the_products() -> None:
+    """The text says so in forward and backward; the compiler for the GPU then has no multiplication that it could join to a sum."""
+    from weft import DataType, FusionDefinition
+
+    with FusionDefinition() as fd:
+        x, y = (fd.define_tensor([-1], contiguity=True, dtype=DataType.Float) for _ in range(2))
+        fd.add_output(fd.ops.add(fd.ops.rounded_mul(x, y), y))
+    x, y = torch.randn(100, dtype=torch.float32), torch.randn(100)
+    (out,) = fd.execute([x, y])
+    assert "weft::rounded_mul(" in fd.fec.get_cuda_kernel([x, y]) and torch.equal(out, x * y + y)
