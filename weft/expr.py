@@ -8,6 +8,7 @@ Read first: `Sym`, `add`, `floordiv`.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Union
@@ -306,7 +307,18 @@ def _quotient(a: Sym, b: Sym) -> Sym:
         return floordiv(a.args[0], mul(a.args[1], b))
     if whole and lower_bound(remainder) >= 0 and b.is_const:
         return add(from_terms(whole), floordiv(remainder, b))
-    return _intern("floordiv", (a, b), None, DataType.Int)
+    shorter = _without_elements(rest, b) if b.is_const and b.value and not whole else None
+    return _intern("floordiv", (a, b), None, DataType.Int) if shorter is None else shorter
+
+
+def _without_elements(a: dict[tuple[Sym, ...], int], b: Sym) -> Sym | None:
+    """Return (4 n + i) / 8 with i < 4 as n / 2: elements of a vector that does not cross a multiple of the divisor. None for other quotients."""
+    size: int = b.value  # type: ignore[assignment]
+    common = math.gcd(size, *(c for c in a.values() if math.gcd(c, size) > 1))
+    inside = {key: c for key, c in a.items() if c % common}
+    if common == 1 or common == size or not inside or not _in_range(from_terms(inside), const(common)):
+        return None
+    return floordiv(from_terms({key: c // common for key, c in a.items() if key not in inside}), size // common)
 
 
 def mod(a: Sym | int, b: Sym | int) -> Sym:
