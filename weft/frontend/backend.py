@@ -173,7 +173,7 @@ def _takes_all(taken: torch.fx.Node) -> bool:
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     (source, axis, _), result = taken.args, taken.meta["val"]
-    return result.dim() > 0 and bool(statically_known_true(result.shape[axis] >= source.meta["val"].shape[axis]))  # type: ignore[union-attr, index]
+    return result.dim() > 0 and bool(statically_known_true(result.shape[axis] >= source.meta["val"].shape[axis]))  # type: ignore[union-attr]
 
 
 backend.compiler_name = "weft"  # type: ignore[attr-defined]
