@@ -75,3 +75,13 @@ def test_what_is_expensive_is_stored_once_and_what_is_cheap_is_not() -> None:
     for function, kernels in ((expensive, 2), (lambda t: F.avg_pool2d(t * t, 3, 1), 1)):
         compare(function, x, atol=1e-5, gradient_atol=1e-4)
         assert len(GRAPHS[-2].calls[0].kernels()) == kernels
+
+
+def test_a_row_of_large_windows_is_no_part_of_a_normalization() -> None:
+    """A thread would look up all windows of its part of a row before it uses the first."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (F.avg_pool2d(x * x, 7, 1, 3) + 1).softmax(-1)
+
+    compare(f, torch.randn(1, 2, 5, 33), atol=1e-5, gradient_atol=1e-4)
+    assert len(GRAPHS[-2].calls[0].kernels()) == 2

@@ -19,6 +19,7 @@ from ..ir.graph_ops import ScanOp
 from ..ir.values import Expr
 from .base import Alignments, Sizes
 from .facts import PersistentFacts
+from .limits import MOST_LOOKED_UP
 from .row_analysis import LEAST_RUN_BITS, RowAnalysis, analyze_rows
 
 
@@ -76,4 +77,7 @@ def analyze_persistent(fusion: Fusion, axes: LoopAxes | None = None) -> Persiste
         return found
     if found[2].passes == 1:
         return Obstacle("no reduction's result is broadcast back over the reduced axes, so this is not a normalization")
-    return PersistentAnalysis(fusion, *found)
+    analysis = PersistentAnalysis(fusion, *found)
+    if len(analysis.windows) >= MOST_LOOKED_UP:
+        return Obstacle(f"{len(analysis.windows)} elements are looked up for each element of a row, of which a thread keeps several")
+    return analysis

@@ -5,7 +5,7 @@ Read first: `analyze_reduction`.
 
 from __future__ import annotations
 
-from ..analysis.lookup_work import FEWEST_OF_A_WINDOW, LookupWork, computed_lookups, lookup_work
+from ..analysis.lookup_work import LookupWork, lookup_work
 from ..analysis.lookups import in_memory, loads, lookup_of
 from ..analysis.loop_axes import LoopAxes, Obstacle
 from ..analysis.op_cost import cost_of
@@ -46,9 +46,6 @@ class ReductionAnalysis(RowAnalysis):
         is_common = [not shape.is_inner and all(shape.order[-1] not in axes.concrete(o) for o in e.tensor_outputs) for e in varying]
         self.common = cost_of([e for e, common in zip(varying, is_common) if common], wide_tensors(fusion))
         self.reads_terms = any(frozenset(shape.order) <= axes.stored(t) for t in loads(fusion))
-        vectors = set(self.limits.vectorizable)
-        singles = [t for t in computed_lookups(loads(fusion)) if t not in vectors and shape.order[-1] in axes.stored(t)]
-        self.windows = tuple(singles) if len(singles) >= FEWEST_OF_A_WINDOW else ()
         self._window_work: dict[tuple[object, ...], tuple[int, LookupWork]] = {}
         self.exchange_factor = max((MONOIDS[e.attributes["kind"]].exchange_factor for e in shape.reductions if isinstance(e, ReductionOp)), default=1)
 

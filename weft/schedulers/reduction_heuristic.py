@@ -28,12 +28,9 @@ from .arithmetic import Trace, ceil_div, few_digits, next_power_of_two, previous
 from .cost.passing import passing_ns
 from .cost.reductions import Reductions, needed_registers, work_of_reductions
 from .facts import ReductionFacts
-from .limits import NEAR, SHOWN, UNROLLS
+from .limits import MOST_LOOKED_UP, NEAR, SHOWN, UNROLLS
 
 MOST_SHIFTED_UNROLL = 1
-MOST_LOOKED_UP = 4 * UNROLLS[-1]
-"""Elements that a thread looks up for one vector, from which on it does not look up those of several vectors before it uses the first: each needs a
-register."""
 ROUNDS_OF_BLOCKS = (1, 2, 4, 8)
 """Blocks per multiprocessor among which rows or columns are divided."""
 INNER_THREADS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

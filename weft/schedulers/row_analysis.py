@@ -12,6 +12,7 @@ from typing import Any
 
 from ..analysis.blocks import block_needs, moved_bits
 from ..analysis.connected import is_connected
+from ..analysis.lookup_work import FEWEST_OF_A_WINDOW, computed_lookups
 from ..analysis.lookups import bad_source, is_reading, loads, lookup_of
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes
 from ..analysis.op_cost import OpCost, cost_of
@@ -55,6 +56,9 @@ class RowAnalysis(Analysis):
         # results of the reductions are few and may be stored one by one, so they do not limit the vector
         self.limits = VectorLimits(axes, shape.order, [*inputs, *self.row_outputs])
         vectorizable = self.limits.vectorizable
+        singles = [t for t in computed_lookups(inputs) if shape.order[-1] in axes.stored(t) and not any(t is v for v in vectorizable)]
+        self.windows = tuple(singles) if len(singles) >= FEWEST_OF_A_WINDOW else ()
+        """Lookups of windows of images and the like, which are read element by element."""
         along = [t for t in inputs if axes.stored(t) & reduced and not stands_still(t, axes, shape)]
         again = [t for t in along if buffers.passes == 1 or buffers.first_pass.get(t, 0) > 0]  # none of these are kept between passes
         of_groups = [t for t in again if axes.stored(t) - reduced and not loops - reduced <= axes.stored(t)]
