@@ -307,18 +307,16 @@ def _quotient(a: Sym, b: Sym) -> Sym:
         return floordiv(a.args[0], mul(a.args[1], b))
     if whole and lower_bound(remainder) >= 0 and b.is_const:
         return add(from_terms(whole), floordiv(remainder, b))
-    shorter = _without_elements(rest, b) if b.is_const and b.value and not whole else None
+    shorter = None if whole or not b.is_const or not b.value else _without_elements(rest, b.value)  # type: ignore[arg-type]
     return _intern("floordiv", (a, b), None, DataType.Int) if shorter is None else shorter
 
 
-def _without_elements(a: dict[tuple[Sym, ...], int], b: Sym) -> Sym | None:
+def _without_elements(a: dict[tuple[Sym, ...], int], size: int) -> Sym | None:
     """Return (4 n + i) / 8 with i < 4 as n / 2: elements of a vector that does not cross a multiple of the divisor. None for other quotients."""
-    size: int = b.value  # type: ignore[assignment]
     common = math.gcd(size, *(c for c in a.values() if math.gcd(c, size) > 1))
-    inside = {key: c for key, c in a.items() if c % common}
-    if common == 1 or common == size or not inside or not _in_range(from_terms(inside), const(common)):
-        return None
-    return floordiv(from_terms({key: c // common for key, c in a.items() if key not in inside}), size // common)
+    inside = from_terms({key: c for key, c in a.items() if c % common})
+    is_vector = 1 < common < size and not is_int(inside, 0) and _in_range(inside, const(common))
+    return floordiv(from_terms({key: c // common for key, c in a.items() if c % common == 0}), size // common) if is_vector else None
 
 
 def mod(a: Sym | int, b: Sym | int) -> Sym:
@@ -335,9 +333,7 @@ def mod(a: Sym | int, b: Sym | int) -> Sym:
 def _remainder(a: Sym, b: Sym) -> Sym:
     whole, rest = _split_multiple(a, b)
     remainder = from_terms(rest)
-    if is_int(remainder, 0):
-        return ZERO
-    if _in_range(remainder, b):
+    if is_int(remainder, 0) or _in_range(remainder, b):
         return remainder
     if whole and lower_bound(remainder) >= 0:
         return mod(remainder, b)
