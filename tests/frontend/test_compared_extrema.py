@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from weft.frontend.backend import backend
+
 Function = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -51,7 +53,7 @@ def saved_and_gradients(function: Function, a: Tensor, b: Tensor) -> tuple[int, 
 
     leaves = a.clone().requires_grad_(), b.clone().requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        out = torch.compile(function, backend="weft", options={"emulate": True})(*leaves)
+        out = torch.compile(function, backend=backend, options={"emulate": True})(*leaves)
     return largest, out.detach(), torch.autograd.grad(out, leaves)
 
 

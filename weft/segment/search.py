@@ -21,9 +21,11 @@ from .groups import Graph
 MOST_SIBLINGS = 8
 """How many other readers of the same tensor a group is paired with, the nearest in the definition: with all of them the number of pairs would be quadratic."""
 
-SHORT_CHAIN, LONGEST_CHAIN = 6, 32
+SHORT_CHAIN, LONG_CHAIN, LONGEST_CHAIN = 6, 20, 32
 """Expressions that another group may recompute instead of reading their result: the first in any case where that moves fewer bytes; up to the second where
-the instructions take no longer than the bytes."""
+the instructions take no longer than the bytes; up to the third if what they read is far smaller than their result, as points are than all pairs of them."""
+FAR_SMALLER = 8
+"""How many times."""
 ACCESS_SLOTS = 8
 """Instructions of an access with its address and bounds. Counted: docs/constants.md."""
 
@@ -170,6 +172,8 @@ def _chain(graph: Graph, group: Group, tensor: TensorView, ends: Set[TensorView]
         found[id(definition)] = definition
         leaves |= set(definition.read_whole)
         stack += [r for t in definition.tensor_inputs if t not in definition.read_whole and (r := graph.root(t)) is not None]
+    if len(found) > LONG_CHAIN and FAR_SMALLER * sum(map(graph.bytes, leaves)) > graph.bytes(tensor):
+        return None
     return (list(found.values()), leaves) if leaves else None
 
 
