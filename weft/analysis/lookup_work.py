@@ -17,7 +17,7 @@ import numpy as np
 from ..arch import LINE_BYTES, WARP_THREADS
 from ..expr import Sym, evaluate_int, variables
 from ..ir.graph_ops import Along, At, Fixed, LookupOp
-from ..ir.values import Expr, FullOp, IotaOp, IterDomain, PointwiseOp, Scalar, TensorView, Val, no_reductions
+from ..ir.values import Expr, FullOp, IotaOp, IterDomain, PointwiseOp, ReductionOp, Scalar, TensorView, Val, no_reductions
 from .loop_axes import LoopAxes
 from .thread_values import COPIES, ThreadValues, counted_only, without_constant
 
@@ -68,7 +68,8 @@ def lookup_work(
     """Return the work of a thread with `elems` neighbouring results along the loops, for every break position. singles: computed lookups that are read element
     by element."""
     thread = ThreadValues(axes, order, env, elems, phased)
-    for output in axes.fusion.tensor_outputs():
+    folded = [t for e in axes.fusion.tensor_exprs() if isinstance(e, ReductionOp) for t in e.tensor_inputs]
+    for output in (*axes.fusion.tensor_outputs(), *folded):
         for element in range(elems):
             thread.value(output, element)
     places = _Places(axes, order, env, elems)
