@@ -46,7 +46,7 @@ class ReductionAnalysis(RowAnalysis):
         is_common = [not shape.is_inner and all(shape.order[-1] not in axes.concrete(o) for o in e.tensor_outputs) for e in varying]
         self.common = cost_of([e for e, common in zip(varying, is_common) if common], wide_tensors(fusion))
         self.reads_terms = any(frozenset(shape.order) <= axes.stored(t) for t in loads(fusion))
-        self._window_work: dict[tuple[object, ...], tuple[int, LookupWork]] = {}
+        self._window_work: dict[tuple[object, ...], tuple[int, LookupWork | None]] = {}
         self.exchange_factor = max((MONOIDS[e.attributes["kind"]].exchange_factor for e in shape.reductions if isinstance(e, ReductionOp)), default=1)
 
     def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> ReductionFacts:
@@ -71,8 +71,9 @@ class ReductionAnalysis(RowAnalysis):
         )  # fmt: skip
 
 
-    def window(self, env: Sizes, alignment_bits: Alignments, extents: tuple[int, ...]) -> tuple[int, LookupWork]:
-        """Return how many neighbours along the innermost loop a thread has, so that it does least for each, and what it does for all of them."""
+    def window(self, env: Sizes, alignment_bits: Alignments, extents: tuple[int, ...]) -> tuple[int, LookupWork | None]:
+        """Return how many neighbours along the innermost loop a thread has, so that it does least for each, and what it does for all of them; None if several
+        share nothing, so that these are no windows."""
         key = tuple(sorted((str(size), value) for size, value in env.items())), tuple(sorted(alignment_bits.items()))
         if key not in self._window_work:
             inner = extents[self.shape.order[-1]]
@@ -81,7 +82,8 @@ class ReductionAnalysis(RowAnalysis):
                 limit = self.limits.limit_elems(len(self.shape.order) - 1, env, alignment_bits, self.vector_bits)
                 widths = [n for n in widths if n <= limit and n & (n - 1) == 0]
             found = [(n, lookup_work(self.axes, self.shape.order, self.windows, env, n)[0]) for n in widths]
-            self._window_work[key] = min(found, key=lambda made: (made[1].operations + made[1].loads) / made[0])
+            best = min(found, key=lambda made: (made[1].operations + made[1].loads) / made[0])
+            self._window_work[key] = (1, None) if best[0] == 1 and len(found) > 1 else best
         return self._window_work[key]
 
     def _bits_without_windows(self, env: Sizes) -> int:
