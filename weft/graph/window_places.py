@@ -1,6 +1,7 @@
 """Places at which a tensor is looked up, as in windows of an image: whether it is computed again at each of them, or stored once and read there.
 
-A thread has neighbouring results along the innermost axis, which share what is computed at places next to each other; places in other rows share nothing.
+A thread has neighbouring results along the innermost axis, which share what is computed at places next to each other; places in other rows share nothing, but
+where a window is along another axis alone: then a thread has rows next to each other, which share as much.
 Read first: `WindowPlaces`.
 """
 
@@ -40,7 +41,20 @@ class WindowPlaces:
 
     def times(self) -> float:
         """Return how often an element is computed, if it is at each place."""
+        if len(self.rows) > 1 and all(len(offsets) == 1 for offsets in self.rows.values()) and self._are_along_one_axis():
+            return (len(self.rows) + NEIGHBOURS - 1) / NEIGHBOURS
         return sum(map(_elements, self.rows.values())) / NEIGHBOURS
+
+    def _are_along_one_axis(self) -> bool:
+        """True if rows differ in one position, by numbers that are added to one index, or at positions that are counted."""
+        places = [row[0] for row in self.rows if isinstance(row, tuple)]
+        if len(places) < len(self.rows) or any(not isinstance(of, tuple) or len(of) != len(places[0]) for of in places):
+            return False
+        moved = [n for n in range(len(places[0])) if len({of[n] for of in places}) > 1]
+        counted = [of[n] for of in places for n in moved]
+        if len(moved) != 1 or all(isinstance(at, TensorView) and counted_only(at) for at in counted):
+            return len(moved) == 1
+        return all(isinstance(at, Along) and at.offset.is_const for at in counted) and len({at.axis for at in counted}) == 1
 
     def are_costly(self, fusion: Fusion, tensor: TensorView, chain: Iterable[Expr]) -> bool:
         """Tell whether computing a tensor again takes longer than writing and reading it, launch included. tensor: what would be stored; chain: what computes
