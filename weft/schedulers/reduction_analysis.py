@@ -13,6 +13,7 @@ from ..analysis.persistent import PersistentBuffers
 from ..analysis.precision import wide_tensors
 from ..analysis.reduction_shape import ReductionShape, without_rows
 from ..analysis.vectorization import MAX_VECTOR_BITS
+from ..arch import SUB_PARTITIONS
 from ..ir.fusion import Fusion
 from ..ir.values import ReductionOp, TensorView
 from ..ops.monoids import MONOIDS
@@ -72,8 +73,8 @@ class ReductionAnalysis(RowAnalysis):
 
 
     def window(self, env: Sizes, alignment_bits: Alignments, extents: tuple[int, ...]) -> tuple[int, LookupWork | None]:
-        """Return how many neighbours along the innermost loop a thread has, so that it does least for each, and what it does for all of them; None if several
-        share nothing, so that these are no windows."""
+        """Return how many neighbours along the innermost loop a thread has, so that it does least for each, and what it does for all of them; None where
+        several share nothing, so that these are no windows, and a vector's loads do not wait for banks of L1 longer than its instructions take."""
         key = tuple(sorted((str(size), value) for size, value in env.items())), tuple(sorted(alignment_bits.items()))
         if key not in self._window_work:
             inner = extents[self.shape.order[-1]]
@@ -83,7 +84,9 @@ class ReductionAnalysis(RowAnalysis):
                 widths = [n for n in widths if n <= limit and n & (n - 1) == 0]
             found = [(n, lookup_work(self.axes, self.shape.order, self.windows, env, n)[0]) for n in widths]
             best = min(found, key=lambda made: (made[1].operations + made[1].loads) / made[0])
-            self._window_work[key] = (1, None) if best[0] == 1 and len(found) > 1 else best
+            vector = [work for n, work in found if n > 1 and n * self.max_dtype_bits <= MAX_VECTOR_BITS]
+            is_plain = best[0] == 1 and bool(vector) and vector[-1].bank_clocks <= vector[-1].operations / SUB_PARTITIONS
+            self._window_work[key] = (1, None) if is_plain else best
         return self._window_work[key]
 
     def _bits_without_windows(self, env: Sizes) -> int:
