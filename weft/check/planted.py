@@ -289,7 +289,7 @@ NARROW_TYPES = (
     generated(BOTH, "half of a column converted", r"convert_scaled_vector<16, 4>\(", "convert_scaled_vector<8, 4>(", "uninitialised-register", VECTOR_STORE),
     generated(MX, "lanes of a block folded where some of them are not", r"(\n *)(weft::block_amax<8, 32, 4>)", r"\1if ((((int)blockIdx.x * 64) + (int)threadIdx.x) < p0) \2", "exited-lanes-in-mask", "amax"),
     generated(MX, "every lane of a block stores its scale", r"if \(\(\(\(int\)threadIdx\.x \* 8\) % 32\) == 0\)", "if (true)", "data-race", "store_global"),
-    generated(MX, "scales indexed by element instead of block", r"\(\(int\)threadIdx\.x / 4\) \+ \(\(int\)blockIdx\.x \* 16\)", "((int)threadIdx.x * 8) + ((int)blockIdx.x * 512)", "out-of-bounds|output-not-written", "store_global"),
+    generated(MX, "scales indexed by element instead of block", r"\(\(int\)blockIdx\.x \* 16\) \+ \(\(int\)threadIdx\.x / 4\)", "((int)threadIdx.x * 8) + ((int)blockIdx.x * 512)", "out-of-bounds|output-not-written", "store_global"),
 )
 
 # ---- kernels that start before the one in front of them has ended
