@@ -134,3 +134,19 @@ def test_parts_of_rotations(name: str, shape: tuple[int, ...]) -> None:
     (want_grad,) = torch.autograd.grad(want, wide, grad.double())
     torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(got.double(), want_grad, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("last", [0, 2, 3])
+def test_rotations_of_rotations(first: int, last: int) -> None:
+    """Along any two axes of four, of which the outer ones are rows of the places that are looked up."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        x = (x - 0.5 * torch.roll(x, 1, 1) + torch.roll(x, 1, first) * 0.25).tanh()
+        return x - 0.5 * torch.roll(x, 2, 2) + torch.roll(x, 1, last) * 0.25
+
+    x = torch.randn(3, 8, 3, 3)
+    with poisoned_outputs():
+        out = torch.compile(function, backend=backend, options={"emulate": True, "strict": True})(x)
+    torch.testing.assert_close(out.double(), function(x.double()), rtol=1e-5, atol=1e-5)

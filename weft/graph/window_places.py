@@ -47,8 +47,8 @@ class WindowPlaces:
 
     def _are_along_one_axis(self) -> bool:
         """True if rows differ in one position, by numbers that are added to one index, or at positions that are counted."""
-        places = [row[0] for row in self.rows if isinstance(row, tuple)]
-        if len(places) < len(self.rows) or any(not isinstance(of, tuple) or len(of) != len(places[0]) for of in places):
+        places = [row[0] for row in self.rows if isinstance(row, tuple) and row and isinstance(row[0], tuple)]
+        if len(places) < len(self.rows) or any(len(of) != len(places[0]) for of in places):  # such as rotations, whose rows are other axes' shifts
             return False
         moved = [n for n in range(len(places[0])) if len({of[n] for of in places}) > 1]
         counted = [of[n] for of in places for n in moved]
