@@ -125,3 +125,21 @@ def test_kernels_do_not_contract_the_products() -> None:
     x, y = torch.randn(100, dtype=torch.float32), torch.randn(100)
     (out,) = fd.execute([x, y])
     assert "weft::rounded_mul(" in fd.fec.get_cuda_kernel([x, y]) and torch.equal(out, x * y + y)
+
+
+@pytest.mark.usefixtures("fresh")
+def test_the_largest_of_running_maxima() -> None:
+    """One of two results of an op."""
+
+    def function(x: Tensor) -> Tensor:
+        y = torch.cummax(x * 0.5, 0).values
+        return y - y.amax(0, keepdim=True) * 0.5
+
+    x = torch.randn(37, 9, requires_grad=True)
+    out = torch.compile(function, backend=backend, options={"emulate": True})(x)
+    grad = torch.randn(out.shape)
+    (got,) = torch.autograd.grad(out, x, grad)
+    wide = x.detach().double().requires_grad_()
+    want = function(wide)
+    torch.testing.assert_close(out.double(), want, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(got.double(), torch.autograd.grad(want, wide, grad.double())[0], rtol=1e-5, atol=1e-5)

@@ -101,7 +101,8 @@ def _is_exact(node: Node) -> bool:
         return len(node.all_input_nodes) <= 1
     if node.target in TRUTHS and value.dtype is torch.bool:
         return True
-    if value.dtype not in (torch.float32, torch.float64) or any(n.meta["val"].dtype not in (value.dtype, torch.bool) for n in node.all_input_nodes):
+    given = [getattr(n.meta["val"], "dtype", None) for n in node.all_input_nodes]  # None of several results, such as those of a running maximum
+    if value.dtype not in (torch.float32, torch.float64) or any(dtype not in (value.dtype, torch.bool) for dtype in given):
         return False
     if node.target is aten.pow.Tensor_Scalar:
         return bool(node.args[1] == 2)
