@@ -81,3 +81,25 @@ def test_gradients_of_running_sums_begin_at_the_end_in_one_kernel(name: str, dim
     torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-4, atol=1e-4)  # type: ignore[union-attr]
     backward = next(graph for graph in GRAPHS if graph.kind == "backward")
     assert sum(len(call.kernels()) for call in backward.calls) == 1 and not backward.torch_ops
+
+
+@pytest.mark.parametrize("last", ["cumsum", "cummax", "logcumsumexp"])
+@pytest.mark.parametrize("first", ["cumsum", "logcumsumexp"])
+def test_scans_in_front_of_and_behind_windows(first: str, last: str) -> None:
+    """The backward scans columns of what it looks up in windows: a thread has one of them."""
+
+    def function(x: Tensor) -> Tensor:
+        x = getattr(torch, first)(x * 0.5, 1)
+        y = torch.nn.functional.max_pool2d(x.reshape(1, -1, *x.shape[-2:]), 3, 2)
+        y = getattr(torch, last)(y.reshape(*x.shape[:-2], *y.shape[-2:]) * 0.5, 3)
+        return y.values if last == "cummax" else y
+
+    x = torch.randn(2, 3, 8, 11, requires_grad=True)
+    with poisoned_outputs():
+        out = torch.compile(function, backend=backend, options={"emulate": True, "strict": True})(x)
+        grad = torch.randn(out.shape)
+        (got,) = torch.autograd.grad(out, x, grad)
+    wide = x.detach().double().requires_grad_()
+    want = function(wide)
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got.double(), torch.autograd.grad(want, wide, grad.double())[0], rtol=1e-4, atol=1e-5)

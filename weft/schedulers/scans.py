@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..analysis.connected import is_connected
+from ..analysis.lookup_work import FEWEST_OF_A_WINDOW, computed_lookups
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, pointwise_reference
 from ..analysis.lookups import bad_source, loads
 from ..analysis.reduction_shape import reduction_exprs
@@ -114,11 +115,12 @@ class ScanAnalysis:
         states = [t.dtype().bits for t in scans if isinstance(t.dtype(), StateType)]
         self.column_elems = min([COLUMN_ELEMS, *(COLUMN_ELEMS * 32 // bits for bits in states)]) // self.operands
         self.is_wide = any(t.dtype().bits > (64 if isinstance(t.dtype(), StateType) else 32) for t in scans)
+        self.has_windows = len(computed_lookups(loads(fusion))) >= FEWEST_OF_A_WINDOW
 
     def columns_of_a_thread(self, others: int, sizes: Sizes, alignment_bits: Alignments) -> int:
-        """Return how many neighbouring columns of `others` a thread has: as many as it can access together."""
+        """Return how many neighbouring columns of `others` a thread has: as many as it can access together; one where it looks up a window for each element."""
         limit = self.limits.limit_elems(self.order.index(self.along) + 1, sizes, alignment_bits)
-        return 1 if self.is_wide else min(limit, FEW_COLUMNS if others <= FEW_COLUMNS else COLUMNS_OF_A_THREAD)
+        return 1 if self.is_wide or self.has_windows else min(limit, FEW_COLUMNS if others <= FEW_COLUMNS else COLUMNS_OF_A_THREAD)
 
     def is_divided_enough(self, blocks: int, columns: int, row: int, arch: Arch) -> bool:
         """True if so many blocks of columns keep the chip busy: few multiprocessors are idle, and each loads at once what memory moves for it during
