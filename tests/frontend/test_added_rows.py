@@ -121,7 +121,7 @@ def test_messages_are_not_stored() -> None:
     """A kernel for zeros, and one that reads rows of nodes, multiplies them, and adds them in vectors."""
     x, w, edges = torch.randn(40, 512), torch.randn(60, 1), torch.randint(0, 40, (2, 60))
     run(messages, x, *edges, w)
-    assert len(texts()) == 2 and "scatter_add_vector<4>" in texts()[1]
+    assert len(texts()) == 2 and sum("scatter_add_vector<4>" in text for text in texts()) == 1  # whichever is compiled first
 
 
 @pytest.mark.parametrize(("row", "elems"), [(64, 4), (66, 2), (63, 1), (2, 2)])
