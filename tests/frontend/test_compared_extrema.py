@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from compared_images import compare
 from torch import Tensor
 
 from weft.frontend.backend import backend
@@ -135,11 +136,4 @@ def test_the_largest_of_running_maxima() -> None:
         y = torch.cummax(x * 0.5, 0).values
         return y - y.amax(0, keepdim=True) * 0.5
 
-    x = torch.randn(37, 9, requires_grad=True)
-    out = torch.compile(function, backend=backend, options={"emulate": True})(x)
-    grad = torch.randn(out.shape)
-    (got,) = torch.autograd.grad(out, x, grad)
-    wide = x.detach().double().requires_grad_()
-    want = function(wide)
-    torch.testing.assert_close(out.double(), want, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(got.double(), torch.autograd.grad(want, wide, grad.double())[0], rtol=1e-5, atol=1e-5)
+    compare(function, torch.randn(37, 9), rtol=1e-6, atol=1e-6, gradient_rtol=1e-5, gradient_atol=1e-5)

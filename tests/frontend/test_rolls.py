@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from compared_images import compare
 from fusion_check import poisoned_outputs
 
 from weft.frontend import regions
@@ -124,16 +125,7 @@ CUT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("shape", [(97, 6), (4, 5), (3, 129)], ids=str)
 @pytest.mark.parametrize("name", CUT)
 def test_parts_of_rotations(name: str, shape: tuple[int, ...]) -> None:
-    x = torch.randn(shape, requires_grad=True)
-    with poisoned_outputs():
-        out = torch.compile(CUT[name], backend=backend, options={"emulate": True})(x)
-        grad = torch.randn(out.shape)
-        (got,) = torch.autograd.grad(out, x, grad)
-    wide = x.detach().double().requires_grad_()
-    want = CUT[name](wide)
-    (want_grad,) = torch.autograd.grad(want, wide, grad.double())
-    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(got.double(), want_grad, rtol=1e-5, atol=1e-5)
+    compare(CUT[name], torch.randn(shape), rtol=1e-5, atol=1e-5, gradient_rtol=1e-5, gradient_atol=1e-5)
 
 
 @pytest.mark.usefixtures("fresh")
@@ -146,7 +138,4 @@ def test_rotations_of_rotations(first: int, last: int) -> None:
         x = (x - 0.5 * torch.roll(x, 1, 1) + torch.roll(x, 1, first) * 0.25).tanh()
         return x - 0.5 * torch.roll(x, 2, 2) + torch.roll(x, 1, last) * 0.25
 
-    x = torch.randn(3, 8, 3, 3)
-    with poisoned_outputs():
-        out = torch.compile(function, backend=backend, options={"emulate": True, "strict": True})(x)
-    torch.testing.assert_close(out.double(), function(x.double()), rtol=1e-5, atol=1e-5)
+    compare(function, torch.randn(3, 8, 3, 3), rtol=1e-5, atol=1e-5, gradient_rtol=1e-5, gradient_atol=1e-5)

@@ -7,6 +7,7 @@ Read first: `loads`, `lookup_run`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -71,6 +72,11 @@ def in_memory(tensor: TensorView) -> TensorView:
     if isinstance(definition, ScatterStoreOp):
         return definition.memory
     return definition.source if isinstance(definition, LookupOp) else tensor
+
+
+def elements_of(tensor: TensorView, env: Mapping[Sym, int]) -> int:
+    """Return how many elements a tensor has in memory."""
+    return math.prod(evaluate_int(axis.sym, env) for axis in no_reductions(tensor.get_logical_domain()) if not axis.is_broadcast())
 
 
 def bad_source(fusion: Fusion) -> str:

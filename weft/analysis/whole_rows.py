@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..arch import LINE_BYTES, WARP_THREADS
-from ..expr import Sym, add, evaluate_int, terms
+from ..expr import Sym, add, terms
 from ..ir.graph_ops import Along, LookupOp
 from ..ir.values import TensorView, no_reductions
 from .loop_axes import LoopAxes
-from .lookups import in_memory, lookup_of
+from .lookups import elements_of, in_memory, lookup_of
 from .thread_values import ThreadValues, without_constant
 
 
@@ -100,7 +100,7 @@ class _Accesses:
         self.accesses += -(-count // vector)
         self.lines += -(-count // vector) * min(WARP_THREADS, math.ceil(max(1.0, WARP_THREADS * stride * elem_bytes / LINE_BYTES)))
         self.words += 0 if tensor.is_fusion_output else count * max(1.0, elem_bytes / 4 if vector > 1 else elem_bytes // 4)
-        whole = math.prod(evaluate_int(a.sym, env) for a in no_reductions(memory.get_logical_domain()) if not a.is_broadcast()) * elem_bytes
+        whole = elements_of(memory, env) * elem_bytes
         self.moved[memory] = min(whole, self.moved.get(memory, 0.0) + (self.rows if stride else 1) * count * elem_bytes)
 
 

@@ -15,17 +15,16 @@ from ..analysis.blocks import block_needs, moved_bits
 from ..analysis.connected import is_connected
 from ..analysis.index_work import IndexWork, index_work
 from ..analysis.lookup_work import FEWEST_OF_A_WINDOW, LookupWork, RowSharing, computed_lookups, lookup_work, row_sharing
-from ..analysis.lookups import bad_source, in_memory, loads, part_inside
+from ..analysis.lookups import bad_source, elements_of, in_memory, loads, part_inside
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, pointwise_reference
 from ..analysis.op_cost import cost_of
 from ..analysis.precision import wide_tensors
 from ..analysis.reduction_shape import reduction_exprs
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
-from ..expr import evaluate_int
 from ..ir.block_ops import sample_of
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
-from ..ir.values import TensorView, no_reductions
+from ..ir.values import TensorView
 from ..remembered import MOST_REMEMBERED
 from ..schedule.peel import gains_by_phase
 from .accesses import Analysis, dtype_bits, phased_limit, single_reads
@@ -122,7 +121,7 @@ class PointwiseAnalysis(Analysis):
         sources = dict.fromkeys(self.also_read, total)
         for tensor in self.computed:
             sources[in_memory(tensor)] = sources.get(in_memory(tensor), 0) + total
-        return sum(max(0, read - _elems(source, env)) * source.dtype().bits for source, read in sources.items())
+        return sum(max(0, read - elements_of(source, env)) * source.dtype().bits for source, read in sources.items())
 
     def _outside_accesses(self, env: Sizes) -> float:
         """Return how many of the accesses in vectors are outside of what a pad or a cat reads, where nothing is loaded."""
@@ -196,10 +195,6 @@ def _positions(computed: Sequence[TensorView]) -> list[TensorView]:
     """Return the positions that a kernel computes for these results of lookups."""
     lookups = [t.definition() for t in computed]
     return [v for e in lookups if e is not None for v in e.tensor_inputs[1:] if v.definition() is not None]
-
-
-def _elems(tensor: TensorView, env: Sizes) -> int:
-    return math.prod(evaluate_int(axis.sym, env) for axis in no_reductions(tensor.get_logical_domain()) if not axis.is_broadcast())
 
 
 def analyze_pointwise(fusion: Fusion, axes: LoopAxes | None = None) -> PointwiseAnalysis | Obstacle:
