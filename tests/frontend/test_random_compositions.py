@@ -17,4 +17,4 @@ def test_values_and_gradients(seed: int) -> None:
 
 def test_programs_have_steps_of_every_kind() -> None:
     names = [name for seed in range(300) for name in program_of(seed)[1]]
-    assert len(set(names)) == 14
+    assert len(set(names)) == 24
