@@ -1,6 +1,6 @@
 """Random compositions of torch functions that are views, lookups, windows, scans and folds: what a program does to one tensor, step by step.
 
-    PYTHONPATH=. python tests/frontend/random_compositions.py --seed 7 --seconds 60     compiled in the emulator, each beside float64 torch
+    PYTHONPATH=. python tests/frontend/random_compositions.py --seed 7 --seconds 60     compiled in the emulator, each beside float64 torch; `--device cuda` on a GPU
 
 A program is a list of steps, of this file or, in every second program, also of `further_steps.py`; each fits the sizes that the steps before it leave.
 Its argument can be of 16 bits, have gaps, or have sizes that are left open. A failing program is printed with its number, which repeats it.
@@ -79,7 +79,7 @@ def _turned(r: random.Random, shape: Sequence[int]) -> Step:
     """By angles that only the first and the last axis have."""
 
     def turned(x: Tensor) -> Tensor:
-        angles = torch.arange(x.shape[0]).to(x)[:, None] * (torch.arange(x.shape[-1]).to(x) * 0.1 + 0.2)
+        angles = torch.arange(x.shape[0], device=x.device).to(x)[:, None] * (torch.arange(x.shape[-1], device=x.device).to(x) * 0.1 + 0.2)
         angles = angles.reshape(x.shape[0], *[1] * (x.dim() - 2), x.shape[-1])
         return x * angles.cos() + angles.sin()
 
@@ -112,12 +112,12 @@ def _differences(r: random.Random, shape: Sequence[int]) -> Step:
 
 def _taken(r: random.Random, shape: Sequence[int]) -> Step:
     d = _axis(r, shape)
-    return lambda x: x.index_select(d, torch.arange(4) * 2 % x.shape[d])
+    return lambda x: x.index_select(d, torch.arange(4, device=x.device) * 2 % x.shape[d])
 
 
 def _scattered(r: random.Random, shape: Sequence[int]) -> Step:
     def scattered(x: Tensor) -> Tensor:
-        rows = torch.arange(x.shape[0])
+        rows = torch.arange(x.shape[0], device=x.device)
         return x.scatter_add(1, torch.stack([rows % x.shape[1], (rows + 2) % x.shape[1]], 1), x[:, :2] * 0.5)
 
     return scattered
@@ -169,22 +169,22 @@ def _argument(seed: int, shape: tuple[int, ...], how: str) -> Tensor:
     return x.transpose(0, -1).contiguous().transpose(0, -1) if how == "turned" else x
 
 
-def check(seed: int) -> None:
-    """Compile a program and compare values and gradients with float64; eager torch tells what rounding does. Errors: AssertionError."""
+def check(seed: int, device: str = "cpu") -> None:
+    """Compile a program and compare values and gradients with float64; eager torch tells what rounding does. On a CPU, kernels are emulated. Errors: AssertionError."""
     shape, names, program = program_of(seed)
     if not names:
         return
     torch._dynamo.reset()
     GRAPHS.clear()
     how = random.Random(-seed).choice(["", "", "16 bits", "gaps", "turned", "open"]) if seed % 2 else ""
-    x = _argument(seed, shape, "" if how == "16 bits" and "sorted" in names else how)  # of equal numbers, either may be the largest
-    compiled = torch.compile(program, backend=backend, options={"emulate": True, "strict": True}, dynamic=True if how == "open" else None)
+    x = _argument(seed, shape, "" if how == "16 bits" and "sorted" in names else how).to(device)  # of equal numbers, either may be the largest
+    compiled = torch.compile(program, backend=backend, options={"emulate": device == "cpu", "strict": True}, dynamic=True if how == "open" else None)
     ways = {"weft": compiled, "eager": program, "wide": program}
     found = {}
     for name, way in ways.items():
         own = (x.double() if name == "wide" else x).detach().requires_grad_()
         out = way(own)
-        grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(x.dtype).to(out.dtype)
+        grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(x.dtype).to(out)
         found[name] = (out.detach(), *torch.autograd.grad(out, own, grad))
     for got, eager, want in zip(*found.values(), strict=True):
         if want.isfinite().all() and want.numel():
@@ -197,11 +197,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     given = parser.parse_args()
     end, seed, failed = time.monotonic() + given.seconds, given.seed, 0
     while time.monotonic() < end:
         try:
-            check(seed)
+            check(seed, given.device)
         except Exception as error:  # noqa: BLE001  (each program stands for itself)
             failed += 1
             print(f"program {seed}: {type(error).__name__}: {str(error).splitlines()[0][:300]}", flush=True)
