@@ -23,8 +23,10 @@ import applied_functions
 import everyday_functions
 import field_functions
 import further_functions
+import learning_functions
 import moved
 import science_functions
+import serving_functions
 import task_functions
 import torch
 import torch.nn.functional as F
@@ -40,7 +42,9 @@ from weft.lower.program import KernelProgram
 from weft.runtime.engines import LaunchPlan
 from weft.runtime.resources import disassemble
 
-TABLES = (applied_functions, everyday_functions, field_functions, further_functions, science_functions, task_functions)
+TABLES = (
+    applied_functions, everyday_functions, field_functions, further_functions, learning_functions, science_functions, serving_functions, task_functions
+)  # fmt: skip
 """Their functions are in CASES."""
 SCHEDULERS = 4
 """Of a multiprocessor; each issues an instruction of a warp per clock."""
