@@ -498,11 +498,17 @@ def counted(name: str, arch: Arch) -> None:
         with torch.enable_grad():
             out = _several(compiled(*given))
         launches.clear()
-        _tell(name, "backward", launches, [*given, *out, *torch.autograd.grad(out, leaves, [torch.ones_like(o) for o in out])])
+        moving = _moving(out)
+        _tell(name, "backward", launches, [*given, *out, *torch.autograd.grad(moving, leaves, [torch.ones_like(o) for o in moving])])
 
 
 def _several(out: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return out if isinstance(out, tuple) else (out,)
+
+
+def _moving(out: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the results that have a gradient."""
+    return tuple(o for o in out if o.requires_grad)
 
 
 def _tell(name: str, way: str, launches: list[tuple[str, int]], tensors: list[Tensor]) -> None:
@@ -531,7 +537,7 @@ def timed(name: str, backend: str, only_compiles: bool) -> dict[str, list[Kernel
         measure("forward", lambda: compiled(*given))
     leaves = [given[n].requires_grad_() for n in one.with_gradient]
     if leaves:
-        out = _several(compiled(*given))
+        out = _moving(_several(compiled(*given)))
         slopes = [torch.randn_like(o) for o in out]
         measure("backward", lambda: torch.autograd.grad(out, leaves, slopes, retain_graph=True))
     return found
