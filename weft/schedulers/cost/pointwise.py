@@ -43,8 +43,10 @@ def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = F
     left, right, reads = _sides(p, f)
     not_loaded, left_over = _shared(p, f)
     still = _still(p, f)
-    not_loaded, left_over = not_loaded + still["accesses"], left_over - still["instructions"] / max(1, f.instructions)
-    reads = {**reads, "vector_accesses": reads["vector_accesses"] - not_loaded}
+    # what rows share and what does not vary along them can be the same values: each leaves its part of what the other leaves
+    left_over = left_over * (1 - still["instructions"] / max(1, f.instructions))
+    loads = reads["vector_accesses"]
+    reads = {**reads, "vector_accesses": (loads - not_loaded) * (1 - still["accesses"] / np.maximum(1, loads))}
     row = np.where(p.is_phased, np.maximum(1, right // v), np.ceil(right / v))
     blocks_along = np.ceil(row / (p.bdimx * p.unroll_inner))
     blocks = blocks_along * np.ceil(left * still["idle"] / (p.bdimy * p.unroll_outer))
