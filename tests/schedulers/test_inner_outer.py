@@ -16,6 +16,7 @@ from weft.ir.enums import SchedulerType
 from weft.options import options
 from weft.reference.interpreter import evaluate
 from weft.runtime.limits import WrongAssumption
+from weft.schedulers.inner_outer_heuristic import forms
 
 # Of the largest value. Rows and columns are summed in float, or in double, and results are rounded to their type once: bf16 2^-9, half 2^-12. A sum of n
 # terms in float is off by sqrt(n) roundings of 2^-24 of its terms; n is at most 4100 here, and terms are at most some times the largest sum.
@@ -254,6 +255,32 @@ def test_fewer_rows_than_blocks_are_never_put_behind():
     inputs = norm_backward_inputs(3, 512, DataType.BFloat16)
     with forced("second passes behind"), pytest.raises(WrongAssumption, match="4 <= T0.size"):
         norm_backward(DataType.BFloat16).execute(inputs)
+
+
+def sums_of_both_passes(rows: int, columns: int, *, of_rows: bool = True) -> tuple[FusionDefinition, list, list]:
+    """The second pass over a row sums over rows, and (of_rows) it sums the row again."""
+    with FusionDefinition() as fd:
+        x, y = (fd.ops.cast(fd.define_tensor([rows, columns], contiguity=True, dtype=DataType.BFloat16), DataType.Float) for _ in range(2))
+        d = fd.ops.mul(fd.ops.add(x, fd.ops.sum(fd.ops.mul(x, y), [1], True)), y)
+        for out in (fd.ops.cast(d, DataType.BFloat16), fd.ops.sum(d, [0]), *([fd.ops.sum(d, [1])] if of_rows else [])):
+            fd.add_output(out)
+    x, y = numbers(rows, columns).bfloat16(), numbers(rows, columns).bfloat16()
+    d = (x.double() + (x.double() * y.double()).sum(1, keepdim=True)) * y.double()
+    return fd, [x, y], [d, d.sum(0), *([d.sum(1)] if of_rows else [])]
+
+
+@pytest.mark.parametrize("rows, columns", [(35, 512), (7, 1000), (1, 40)])
+def test_a_second_pass_that_reduces_rows_again_is_right(rows, columns):
+    fd, inputs, wanted = sums_of_both_passes(rows, columns)
+    with poisoned_outputs():
+        run(fd, inputs, wanted, TOLERANCE[DataType.BFloat16], is_here=rows > 1)
+
+
+def test_a_second_pass_that_reduces_rows_again_is_never_put_behind():
+    """It would have a barrier of its own."""
+    for of_rows in (False, True):
+        facts = template.InnerOuterPersistent().analyze(sums_of_both_passes(4096, 4096, of_rows=of_rows)[0].fusion).facts({}, {})
+        assert any(made.table().is_behind.any() for made in forms(facts, H100, True)) is not of_rows
 
 
 @pytest.mark.parametrize("cluster", [1, 2])

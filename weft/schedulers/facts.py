@@ -168,8 +168,8 @@ class PersistentFacts(RowFacts):
     stored in tiles of rows and columns. still_axes: number of innermost loops that some input does not depend on, although it depends on others of their run (a
     weight per channel of a group); the last of `runs` is then these loops, and vectors do not cross their end. 0: none, or vectors would be too narrow.
     nested_sums, nested_bits: number of reductions over only the innermost loops of a row, whose results are outputs, and bits of one result of each. passes:
-    passes over the row; folded_passes: the same if dependent reductions are combined. recompute_instructions, recompute_has_exact_exp: what projection
-    recomputes, per element; has_exact_exp as in `OpCost`.
+    passes over the row; folded_passes: the same if dependent reductions are combined. folds_last: the last pass reduces the row, too. recompute_instructions,
+    recompute_has_exact_exp: what projection recomputes, per element; has_exact_exp as in `OpCost`.
     """
 
     late_input_bits: int
@@ -186,4 +186,5 @@ class PersistentFacts(RowFacts):
     nested_sums: int = 0
     nested_bits: int = 0
     folded_passes: int = 2
+    folds_last: bool = False
     group_operands: int = 0

@@ -277,6 +277,7 @@ class Candidates:
         is_small = (made.unroll * self.vector * made.batches <= MOST_ELEMS_IN_REGISTERS) & (rings.room_bytes >= 0)
         is_whole = ((made.fill == FILLS.index("whole")) | self.is_phased) & (made.groups == 1) & (made.row_threads > self.arch.warp_threads)
         can_be_behind = is_whole & np.isin(made.resident, BEHIND_RESIDENT) & (rings.stages >= STAGES_BEHIND[0]) & (rows.passes == 2)
+        can_be_behind &= not rows.folds_last  # second passes without a barrier are what the next row's barrier is hidden by
         can_be_behind &= count * made.unroll * BEHIND_STEPS <= rows.iteration_elems
         found = []
         for way, is_reread in WAYS:

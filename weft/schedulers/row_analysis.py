@@ -117,6 +117,7 @@ class RowAnalysis(Analysis):
             recompute_instructions=buffers.recomputed.instructions,
             recompute_has_exact_exp=buffers.recomputed.has_exact_exp,
             passes=buffers.passes,
+            folds_last=any(buffers.first_pass.get(t, 0) >= buffers.passes for e in self.shape.reductions for t in e.tensor_outputs),
         )
 
     def count_still_axes(self) -> int:
