@@ -115,6 +115,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[torch.Tenso
     "embedding": (lambda o, w, i: o.embedding_fwd(i, w), lambda w, i: torch.nn.functional.embedding(i, w), (X, INDEX)),
     "scatter": (lambda o, x, i, y: o.scatter(x, i, y, 1), lambda x, i, y: x.scatter(1, i, y), (X, DISTINCT, Y)),
     "scatter of a part": (lambda o, x, i, y: o.scatter(x, i, y, 1), lambda x, i, y: x.scatter(1, i, y[:2, :3]), (X, DISTINCT[:2, :3], Y)),
+    "rows that replace others": (lambda o, x, i, y: o.scatter_rows(x, i, y, 0, "set"), lambda x, i, y: x.index_copy(0, i[:, 0], y[:3]), (X, DISTINCT[0, :3, None] % 4, Y[:3])),
     "scatter_add": (lambda o, x, i, y: o.scatter_add(x, i, y, 1), lambda x, i, y: x.scatter_add(1, i, y[:, :4]), (X, INDEX, Y)),
     "cumsum": (lambda o, x: o.cumsum(x, 1) * x, lambda x: x.cumsum(1) * x, (X,)), "cumsum of columns": (lambda o, x: o.cumsum(x, 0), lambda x: x.cumsum(0), (X,)),
     "cummax": (lambda o, x, y: o.cummax(x, 1) * y, lambda x, y: x.cummax(1).values * y, (X, Y)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -67,6 +69,48 @@ def test_kinds(shape: str, dtype: torch.dtype, kind: str) -> None:
     unit = {torch.float64: 2.0**-53}.get(dtype, 2.0**-24)
     narrow = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}.get(dtype, 0.0)  # of the result to its type
     assert ((out.double() - exact).abs() <= (1 + index.numel()) * unit * size + narrow * exact.abs() + (dtype is torch.float16) * 2.0**-24).all()
+
+
+@pytest.mark.parametrize("is_in_place", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float8_e4m3fn, torch.uint8, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_that_replace_others(shape: str, dtype: torch.dtype, is_in_place: bool) -> None:
+    """As many as there are places at most, because of several for one place any may stay."""
+    sizes, places, given, dim = SHAPES[shape]
+    count = math.prod(given[dim : dim + len(given) - len(sizes) + 1])
+    sizes = (*sizes[:dim], count + 3, *sizes[dim + 1 :])
+    base, source = torch.randn(sizes).mul(9).to(dtype), torch.randn(given).mul(9).to(dtype)
+    index = torch.randperm(count + 3)[:count].view([n if dim <= d <= dim + len(given) - len(sizes) else 1 for d, n in enumerate(given)]).expand(places)
+    last = dim + len(given) - len(sizes)
+    exact = base.view(bits := {1: torch.uint8}.get(dtype.itemsize, dtype)).scatter(dim, *(t.expand(given).flatten(dim, last) for t in (index, source.view(bits))))
+    kept = base.clone()
+
+    def define(fd: Any, o: Any) -> None:
+        target, *others = (fd.from_pytorch(t) for t in (base, index.contiguous(), source))
+        fd.add_output(o.scatter_rows(target, *others, dim, "set"), target if is_in_place else None)
+
+    fd = defined(define)
+    with poisoned_outputs():
+        out = fd.execute([base, index.contiguous(), source])
+    assert torch.equal((base if is_in_place else out[0]).view(bits), exact) and (is_in_place or torch.equal(base.view(bits), kept.view(bits)))
+    assert str(fd.fec._caller.last).startswith("1 kernel;" if is_in_place else "2 kernels;")
+
+
+def test_a_base_with_gaps_or_another_reader_is_copied() -> None:
+    def define(fd: Any, o: Any, *, reads: bool) -> None:
+        target, index, source = (fd.from_pytorch(t) for t in (x, i, s))
+        out = o.scatter_rows(target, o.broadcast(index, is_broadcast_dim=[False, True]), source, 0, "set")
+        fd.add_output(out, target)
+        fd.add_output(o.mul(out, target) if reads else o.mul(out, 2.0))
+
+    i, s = torch.randperm(12)[:5], torch.randn(5, 6)
+    for x, reads in ((torch.randn(12, 6), True), (torch.randn(12, 9)[:, :6], False)):
+        before = x.clone()
+        wanted = before.index_copy(0, i, s)
+        with poisoned_outputs():
+            out = defined(functools.partial(define, reads=reads)).execute([x, i, s])[-1]
+        assert torch.equal(x, wanted)
+        torch.testing.assert_close(out, wanted * before if reads else wanted * 2)
 
 
 @pytest.mark.parametrize("kind", ["sum", "max", "min"])

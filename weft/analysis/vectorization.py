@@ -41,10 +41,13 @@ def is_scattered(tensor: TensorView) -> bool:
     return isinstance(tensor.definition(), ScatterStoreOp)
 
 
-def _is_added_in_vectors(tensor: TensorView) -> bool:
-    """True for floats that are added: atomic instructions on vectors have no other type of 32 bits (PTX ISA, red)."""
-    store = tensor.definition()
-    return store is not None and store.attributes["kind"] == "sum" and tensor.dtype() is DataType.Float
+def _scattered_bits(tensor: TensorView, atomic_bits: int) -> int:
+    """Return the widest vector that is scattered: any that replaces what is there; of what is combined only floats that are added, as atomic instructions on
+    vectors have no other type of 32 bits (PTX ISA, red)."""
+    kind = tensor.definition().attributes["kind"]  # type: ignore[union-attr]
+    if kind == "set":
+        return MAX_VECTOR_BITS
+    return atomic_bits if kind == "sum" and tensor.dtype() is DataType.Float else 0
 
 
 NARROWEST_TERM_BITS = 16
@@ -118,7 +121,7 @@ class VectorLimits:
                 largest_power_of_two_divisor(_run_elems(run, position, env)),
             )
             if tensor in self._scattered:
-                limit = min(limit, max(1, (atomic_bits if _is_added_in_vectors(tensor) else 0) // bits))
+                limit = min(limit, max(1, _scattered_bits(tensor, atomic_bits) // bits))
             if tensor in self._stored:  # it has two places in memory: where it is looked up, and where it is written
                 limit = min(limit, largest_power_of_two_divisor(_run_elems(self._stored[tensor], position, env)))
             for index in self._strided[tensor]:

@@ -20,6 +20,13 @@ template <class T> WEFT_DEVICE void scatter_set(T* p, same<T> v) {
   store_global(p, v);
 #endif
 }
+template <int N, class T, int M> WEFT_DEVICE void scatter_set_vector(T* p, const Array<T, M>& src, int src_offset) {
+#if defined(WEFT_EMULATOR)
+  for (int lane = 0; lane < N; ++lane) store_strong(p + lane, src[src_offset + lane], 0, __builtin_LINE());
+#else
+  store_global_vector<N>(p, src, src_offset);
+#endif
+}
 template <class T> WEFT_DEVICE void scatter_add(T* p, same<T> v) { atomic_add(p, v); }
 WEFT_DEVICE void scatter_add(long long* p, long long v) { atomic_add(reinterpret_cast<unsigned long long*>(p), (unsigned long long)v); }
 template <int N, int M> WEFT_DEVICE void scatter_add_vector(float* p, const Array<float, M>& src, int src_offset) { atomic_add_vector<N>(p, src, src_offset); }

@@ -36,7 +36,7 @@ from .row_sums import sum_rows
 from .scatter_reductions import reduce_rows
 from .structure import digest_of, structure_of
 from .translate import Translated, translate
-from .updates import find_updates, find_written, is_done, parts_of_arguments, writes_back
+from .updates import find_updates, find_written, is_done, parts_of_arguments, parts_that_are_copied, write_without_copies, writes_back
 
 log = logging.getLogger(__name__)
 
@@ -153,11 +153,19 @@ def _tell(record: CompiledGraph, threads: int = ahead.MOST_THREADS) -> None:
 
 def _regions_of(gm: torch.fx.GraphModule, on_cpu: bool) -> tuple[list[Region], dict[Node, str]]:
     """Return the regions of a graph, and for every other call the reason why it stays with torch."""
+    write_without_copies(gm.graph)
     reasons: dict[Node, str] = {} if on_cpu else _on_the_cpu(gm.graph)
     reasons.update(parts_of_arguments(gm.graph))
     reasons.update({n: CALLED for n in gm.graph.nodes if calls_bodies(n)})
+    first = dict(reasons)
     regions = find_regions(gm.graph, reasons)
     find_updates(gm.graph, regions)
+    copied = parts_that_are_copied(gm.graph, regions)
+    if copied:
+        reasons.clear()
+        reasons.update({**first, **copied})
+        regions = find_regions(gm.graph, reasons)
+        find_updates(gm.graph, regions)
     return regions, reasons
 
 

@@ -13,8 +13,10 @@ from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ..dtypes import DataType
+from ..ir.graph_ops import ScatterOp
 from ..ir.values import Scalar, TensorView
 from ..ops.build import logical_axes
+from ..ops.shapes import set_stride_order
 from ..runtime.outputs import hazard
 from .aten import Declined, lookup
 from .aten.rules import Translation, hint
@@ -158,7 +160,10 @@ def _output(t: Translation, node: Node, value: Any) -> TensorView:
         raise Declined("an output that is not dense")
     value = _with_elements(t, value, fake)
     if fake.dim() > 1 and (order != list(range(fake.dim()))[::-1] or t.is_reordered or is_copy):  # by default weft uses an input's strides
-        value = t.ops.stride_order(value, stride_order=order)
+        if isinstance(value.definition(), ScatterOp):
+            set_stride_order(value, order)  # its memory is its own, or that of an argument
+        else:
+            value = t.ops.stride_order(value, stride_order=order)
     return value
 
 

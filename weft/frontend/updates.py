@@ -2,7 +2,8 @@
 
 A graph that changes its arguments (an optimizer's step, running statistics, a cache of keys) computes the new values and ends with `copy_(argument, value)`.
 Where a region computes the value, its kernel can store it in the argument's memory at once. That saves a copy of the tensor: one load and one store per
-element. Where torch's op writes a part of the argument (`index_put`, `slice_scatter`), its in-place form writes that part alone, and saves two copies.
+element. Where the value is the argument with a part replaced (`index_put`, `slice_scatter`), a region's kernel, or the in-place form of torch's op, writes that
+part alone, and saves two copies.
 Both are right only if nothing reads the old value afterwards, so every other reader of the argument has to run before.
 Read first: `find_updates`, `find_written`.
 """
@@ -49,6 +50,17 @@ def find_written(graph: Graph, regions: list[Region]) -> dict[Node, list[Node]]:
     return order.waits
 
 
+def write_without_copies(graph: Graph) -> None:
+    """Let an argument of which a part is replaced get the result itself instead of a copy in another order of memory, which torch makes of an `index_copy`."""
+    for copy in list(graph.nodes):
+        cloned: Any = copy.args[1] if writes_back(copy) else None
+        if isinstance(cloned, Node) and cloned.target is torch.ops.aten.clone.default and len(cloned.users) == 1:
+            value: Any = cloned.args[0]
+            if value.target in in_place_ops() and value.args[0] is copy.args[0]:
+                copy.replace_input_with(cloned, value)
+                graph.erase_node(cloned)
+
+
 def parts_of_arguments(graph: Graph) -> dict[Node, str]:
     """Return the calls that write a slice of an argument, with the reason why they are in no region: a kernel would load and store the whole argument."""
     found: dict[Node, str] = {}
@@ -56,6 +68,18 @@ def parts_of_arguments(graph: Graph) -> dict[Node, str]:
         if value.target is torch.ops.aten.slice_scatter.default and value.args[0] is argument and _takes_values_as_they_are(value):
             found[value] = "it writes a part of an argument in place"
     return found
+
+
+def parts_that_are_copied(graph: Graph, regions: list[Region]) -> dict[Node, str]:
+    """Return the calls of regions that would write a part of an argument into a copy of it, because other results of the region are needed first, and that
+    torch can write in place, with the reason why they are in no region."""
+    updated = {value for region in regions for value in region.updates}
+    members = {node for region in regions for node in region.nodes}
+    return {
+        value: "its region cannot write a part of an argument in place"
+        for argument, value, _ in _candidates(graph)
+        if value in members and value not in updated and value.target in in_place_ops() and value.args[0] is argument
+    }
 
 
 def _takes_values_as_they_are(scatter: Node) -> bool:
@@ -176,4 +200,7 @@ def _shows(argument: Node, others: Any) -> bool:
     return False
 
 
-__all__ = ["Order", "find_updates", "find_written", "in_place_ops", "is_done", "parts_of_arguments", "readers", "write_slice", "writes_back"]
+__all__ = [
+    "Order", "find_updates", "find_written", "in_place_ops", "is_done", "parts_of_arguments", "parts_that_are_copied", "readers", "write_slice",
+    "write_without_copies", "writes_back",
+]  # fmt: skip

@@ -1,7 +1,8 @@
 """Scatters as kernels: the base is written to memory, values go into it at the positions of the index, and the result is what the memory holds then.
 
-Owns that rewriting, and which scatters stay with torch: those whose bits would depend on an order that must be the same every time, products, and types without
-atomic additions. Read first: `scatter_in_kernels`.
+A base that is in memory already, and that nothing else reads, is not copied: the result of an earlier scatter, and an input that the result is to be written
+into, as a cache of keys is. Owns that rewriting, and which scatters stay with torch: those whose bits would depend on an order that must be the same every
+time, products, and types without atomic additions. Read first: `scatter_in_kernels`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..ops.lookups import SUMMED, leading_part
 from ..options import must_be_in_order
 from .questions import Questions
 
-TAKEN = {"sum": SUMMED, "max": SUMMED, "min": SUMMED, "set": (*SUMMED, DataType.Bool)}
+TAKEN = {"sum": SUMMED, "max": SUMMED, "min": SUMMED, "set": tuple(t for t in DataType if t.bits >= 8)}
 """By how values are combined: the types of the base. Those of 16 bits are accumulated in Float."""
 
 
@@ -63,7 +64,8 @@ def _write_into_copy(fusion: Fusion, expr: Expr, questions: Questions) -> None:
     has_rows = isinstance(expr, ScatterOp) and expr.has_rows
     fusion.remove(expr)
     begun: Any = cast(fusion, base, dtype)
-    memory = _copy(fusion, _with_leading_nans(fusion, begun, kind) if kind in ("max", "min") and dtype.is_float else begun)
+    begun = _with_leading_nans(fusion, begun, kind) if kind in ("max", "min") and dtype.is_float else begun
+    memory = begun if begun is base and _is_free(fusion, base, out) else _copy(fusion, begun)
     value: Any = cast(fusion, source if has_rows else _at_the_index(fusion, source, index, questions), dtype)
     value = _copy(fusion, value)
     written = fusion.new_tensor([own_axis(fusion, a) for a in logical_axes(value if has_rows else index)], dtype)
@@ -71,10 +73,34 @@ def _write_into_copy(fusion: Fusion, expr: Expr, questions: Questions) -> None:
     store.attributes.update(expr.attributes, op="scatter_store")
     fusion.register(store)
     result = out if dtype is out.dtype() else fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(out)], dtype)
-    _keep_order(fusion, out, [memory, result])
+    _keep_order(fusion, out, [result] if memory is base else [memory, result])
     fusion.register(WrittenOp([memory, written], [result], op="written"))
     if result is not out:
         fusion.register(PointwiseOp([result], [out], op="cast", compute=dtype, dtype=out.dtype()))
+
+
+def _is_free(fusion: Fusion, base: TensorView, out: TensorView) -> bool:
+    """True if a scatter, which has been removed, may write into its base: nothing else reads that, and no caller sees what it was before."""
+    order = _order_of(base)
+    if order is None or order != _order_of(out) or base.is_fusion_output or any(use in fusion.tensor_exprs() for use in base.uses()):
+        return False
+    return isinstance(base.definition(), WrittenOp) or base is _written_input(fusion, out)
+
+
+def _order_of(tensor: TensorView) -> list[int] | None:
+    """Return the axes in the order in which they lie in memory, without those of one element; None if there are gaps."""
+    domain, axes = tensor.domain(), logical_axes(tensor)
+    return None if False in domain.contiguity else [axes.index(a) for a in domain.maybe_allocation if a in axes and not a.is_broadcast()]
+
+
+def _written_input(fusion: Fusion, out: TensorView) -> TensorView | None:
+    """Return the input that a scatter is to be written into, directly or by a later scatter that is the only reader of this one."""
+    while out not in fusion.aliases:
+        uses = [use for use in out.uses() if use in fusion.tensor_exprs()]
+        if out.is_fusion_output or len(uses) != 1 or not isinstance(uses[0], ScatterOp) or uses[0].inputs[0] is not out or uses[0].inputs.count(out) > 1:
+            return None
+        (out,) = uses[0].tensor_outputs
+    return None if out in fusion.reuses else fusion.aliases[out]  # type: ignore[return-value]
 
 
 def _with_leading_nans(fusion: Fusion, base: TensorView, kind: str) -> TensorView:

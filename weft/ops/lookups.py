@@ -269,8 +269,8 @@ def scatter(fusion: Fusion, arg: TensorView, index: TensorView, src: Operand, di
     return out
 
 
-ROW_KINDS = ("sum", "max", "min")
-"""How `scatter_rows` combines rows."""
+ROW_KINDS = ("sum", "max", "min", "set")
+"""How `scatter_rows` combines rows. With "set" the rows of src replace those of arg; of several for one row any of them stays."""
 
 
 def scatter_rows(fusion: Fusion, arg: TensorView, index: TensorView, src: TensorView, dim: int, kind: str = "sum", skip: bool = False) -> TensorView:
@@ -286,8 +286,9 @@ def scatter_rows(fusion: Fusion, arg: TensorView, index: TensorView, src: Tensor
     _same_rank(op, src, index)
     if kind not in ROW_KINDS:
         raise BadIndex(op=op, reason=f"kind is {kind!r}", remedy=f"use one of {', '.join(ROW_KINDS)}")
-    if arg.dtype() not in SUMMED:
-        raise WrongDtype(op=op, allowed=", ".join(t.name for t in SUMMED), dtype=arg.dtype())
+    if arg.dtype().is_packed if kind == "set" else arg.dtype() not in SUMMED:
+        allowed = "numbers of 8 bits and more" if kind == "set" else ", ".join(t.name for t in SUMMED)
+        raise WrongDtype(op=op, allowed=allowed, dtype=arg.dtype())
     dim = normalize_dim(dim, arg.ndim, op, arg)
     source = cast(fusion, src, arg.dtype())
     assert isinstance(source, TensorView)

@@ -16,7 +16,7 @@ from ..ir.values import TensorView
 from .build import broadcast, cast, logical_axes, own_axis
 from .calls import Calls
 from .gradients import Gradient, NotDifferentiable, filled, gradient_of
-from .lookups import add_lookup, embedding_backward, scatter
+from .lookups import add_lookup, embedding_backward, scatter, scatter_rows
 from .resize import fill_of
 
 
@@ -78,7 +78,7 @@ def _scatter_gradient(o: Calls, node: ScatterOp, grads: list[Gradient]) -> Seque
         raise NotDifferentiable(node)
     g = _like(o, grads[0], base)
     if node.has_rows:
-        return [g, None, _of_rows(o, node, g)]
+        return [_without_rows(o, node, g) if kind == "set" else g, None, _of_rows(o, node, g)]
     of_base = scatter(o.fusion, g, index, 0.0, dim) if kind == "set" else g
     if not isinstance(source, TensorView):
         return [of_base, None, None]
@@ -86,6 +86,13 @@ def _scatter_gradient(o: Calls, node: ScatterOp, grads: list[Gradient]) -> Seque
     axes = [o.fusion.copy_axis(axis) for axis in logical_axes(source)]  # the source may be larger than the index
     whole = [Along(d) for d in range(source.ndim)]
     return [of_base, None, add_lookup(o.fusion, "pad", picked, axes, whole, fill=fill_of(o.fusion, g.dtype(), None))]
+
+
+def _without_rows(o: Calls, node: ScatterOp, g: TensorView) -> TensorView:
+    """Return the gradient of a base of which rows are replaced: theirs are 0."""
+    _, index, source = node.tensor_inputs
+    zeros = o.full([source.size(d) for d in range(source.ndim)], 0.0, g.dtype())
+    return scatter_rows(o.fusion, g, index, zeros, node.attributes["dim"], "set", bool(node.attributes.get("skips")))
 
 
 def _of_rows(o: Calls, node: ScatterOp, g: TensorView) -> TensorView:

@@ -91,6 +91,11 @@ def _after_reports(run: Callable[..., list[torch.Tensor]]) -> Callable[..., list
     return run_after_reports
 
 
+def copied_with_strides(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy with the strides of a tensor, whose elements may have gaps between them."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor.detach())
+
+
 class _CallWriter:
     """Writes the function of one signature. Pointers of a launch: inputs, outputs, scratch memory, in the order of the kernel's parameters.
 
@@ -107,6 +112,7 @@ class _CallWriter:
         self._computed: tuple[object, dict[Sym, str]] = (None, {})  # for the current launch: expression -> variable of the function
         self._values: dict[int, dict[Sym, Number]] = {}
         self._buffers = {input_name(t): n for n, t in enumerate(sizes.buffers)}
+        self._scattered_inputs = self._find_scattered_inputs()
         values = [f"a{i}" for i in range(len(kinds))]
         self.arguments = values + [f"p{i}" for i, kind in enumerate(kinds) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR)]
         self._check_alias_shapes()
@@ -118,6 +124,17 @@ class _CallWriter:
             return careful
         setattr(careful, "plans", self.plans)  # for the recording of calls
         return self._write(in_place, careful)
+
+    def _find_scattered_inputs(self) -> dict[int, int]:
+        """Return buffer -> position of the input whose memory it is, for results of scatters into inputs."""
+        found: dict[int, int] = {}
+        for step in self.sizes.plan.steps:
+            if isinstance(step, ViewStep) and step.after:
+                name = input_name(step.source)
+                index = self.sizes.places.get(name, found.get(self._buffers.get(name, -1)))
+                if index is not None:
+                    found[self._buffers[input_name(step.output)]] = index
+        return found
 
     # -- outputs that are written into inputs
     def _check_alias_shapes(self) -> None:
@@ -133,9 +150,9 @@ class _CallWriter:
 
     def _in_place(self) -> list[bool]:
         """Return for each buffer whether its kernel may write directly into an input's memory. Not if a later step reads the input, because all steps see its
-        old values. Memory that nobody asked to be written (`OutputPlan.reuses`) is written by the last step only, so that a call that fails earlier can be
-        made again."""
-        out = [False] * len(self.sizes.buffers)
+        old values; of an input that is scattered into, graph passes have made sure of that. Memory that nobody asked to be written (`OutputPlan.reuses`) is
+        written by the last step only, so that a call that fails earlier can be made again."""
+        out = [n in self._scattered_inputs for n in range(len(self.sizes.buffers))]
         taken = {source for _, source in self.outputs.copies}  # copied with its old values
         runtimes = iter(zip(self.sizes.kernels, self.kernels))
         for number, step in enumerate(self.sizes.plan.steps):
@@ -182,7 +199,11 @@ class _CallWriter:
                 parts.allocations.append(f"if {test}: return careful({', '.join(self.arguments)})")
         text, constants = warm_path.allocator(self.engine.device)
         parts.constants.update(constants)
-        self._allocation, self._addresses = text, [f"p{self.outputs.alias[n]}" if ok else f"o{n}.data_ptr()" for n, ok in enumerate(in_place)]
+        inside = [self._scattered_inputs.get(n, self.outputs.alias[n] if n < len(self.outputs.alias) else None) for n in range(len(in_place))]
+        self._allocation, self._addresses = text, [f"p{inside[n]}" if ok else f"o{n}.data_ptr()" for n, ok in enumerate(in_place)]
+        self._input_copies = set() if any(in_place) else set(self._scattered_inputs.values())
+        parts.constants.update({"copied": copied_with_strides} if self._input_copies else {})
+        parts.allocations += [f"m{n} = copied(a{n})" for n in sorted(self._input_copies)]
         self.plans, self._scratches, self._edges = [], 0, EdgeMemory()
         self._check_places(parts)
         self._write_steps(parts, in_place)
@@ -232,7 +253,7 @@ class _CallWriter:
                 scattered = self._scattered_into(use)
                 for buffer in use.outputs:
                     if buffer in scattered:
-                        self._addresses[buffer] = self._addresses[scattered[buffer]]
+                        self._addresses[buffer] = self._address(scattered[buffer])
                     elif buffer < len(self.outputs.computed):
                         fresh += [] if in_place[buffer] else [(text, buffer)]
                     elif not self._put_into_edges(buffer, own_tensors):
@@ -244,6 +265,8 @@ class _CallWriter:
                 text.call, text.torch_name = self._torch_call(parts, number, step), f"torch{number}"
             else:
                 text.call = self._view(step)
+                if in_place[self._buffers[input_name(step.output)]]:
+                    continue  # it is an argument, which nothing need show again
             for buffer in dead_after[number]:
                 if self._own_buffer(buffer) and not self._edges.give_back([buffer]):
                     text.after.append(f"del o{buffer}")
@@ -262,15 +285,26 @@ class _CallWriter:
             else:
                 text.before.insert(0, self._allocate(parts, buffer))
 
-    def _scattered_into(self, use: KernelUse) -> dict[int, int]:
-        """Return output buffer -> other buffer, for outputs of a kernel that are written into another buffer."""
+    def _scattered_into(self, use: KernelUse) -> dict[int, Val]:
+        """Return output buffer -> value in whose memory it is, for outputs of a kernel that are written into memory that was there before."""
         values = {own: value for own, value in zip(use.part.fusion.inputs(), use.inputs)}
-        out: dict[int, int] = {}
+        out: dict[int, Val] = {}
         for buffer, output in zip(use.outputs, use.part.fusion.outputs()):
             definition = output.definition()
             if isinstance(definition, ScatterStoreOp):
-                out[buffer] = self._buffers[input_name(values[definition.memory])]
+                out[buffer] = values[definition.memory]
         return out
+
+    def _address(self, value: Val) -> str:
+        """Return the expression of the address of an input, or of what a step has written."""
+        index = self.sizes.places.get(input_name(value))
+        if index is None:
+            return self._addresses[self._buffers[input_name(value)]]
+        return f"m{index}.data_ptr()" if index in self._input_copies else f"p{index}"
+
+    def _storage_bytes(self, value: Val) -> int:
+        index = self.sizes.places.get(input_name(value))
+        return self.sizes.layouts[self._buffers[input_name(value)]].storage_bytes if index is None else self.input_bytes(index)
 
     def _own_buffer(self, buffer: int) -> bool:
         return not isinstance(self.sizes.buffers[buffer].definition(), ScatterStoreOp)
@@ -329,7 +363,7 @@ class _CallWriter:
         """Return the torch tensor that holds a value of the definition, as text."""
         index = self.sizes.places.get(input_name(tensor))
         if index is not None:
-            return f"a{index}"
+            return f"m{index}" if index in self._input_copies else f"a{index}"
         buffer = self._buffers[input_name(tensor)]
         address = self._addresses[buffer]
         return f"a{address[1:]}" if address.startswith("p") else f"o{buffer}"
@@ -411,15 +445,12 @@ class _CallWriter:
     ) -> tuple[str, Memory]:
         for own, value in zip(use.part.fusion.inputs(), use.inputs):
             if isinstance(own, TensorView) and f"T{own.name}" == param.name:
-                index = self.sizes.places.get(input_name(value))
-                if index is not None:
-                    return f"p{index}", Memory(param.name, self.input_bytes(index), param.written, True)
-                buffer = self._buffers[input_name(value)]
-                return self._addresses[buffer], Memory(param.name, self.sizes.layouts[buffer].storage_bytes, param.written, True)
+                return self._address(value), Memory(param.name, self._storage_bytes(value), param.written, True)
         place = kernel.output_of(param.name)
         if place is not None:
             buffer = use.outputs[place]
-            size = self.sizes.layouts[self._scattered_into(use).get(buffer, buffer)].storage_bytes
+            memory = self._scattered_into(use).get(buffer)
+            size = self.sizes.layouts[buffer].storage_bytes if memory is None else self._storage_bytes(memory)
             return self._addresses[buffer], Memory(param.name, size, True, in_place[buffer] or not self._own_buffer(buffer))
         for tensor in use.part.fusion.tensors():
             if f"T{tensor.name}" == param.name:

@@ -1,4 +1,4 @@
-"""Elements at positions that another tensor holds: embedding, index, gather, scatters of few; running sums. Read first: `index`."""
+"""Elements at positions that another tensor holds: embedding, index, gather, scatters that compare; running sums. Read first: `index`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def gather(t: Translation, x: Operand, dim: int, indices: Operand, **_: Any) -> 
     return t.ops.gather(x, t.to(indices, torch.int64), dim % t.rank(x))
 
 
-def _adjacent_integers(node: torch.fx.Node) -> str:
+def why_not_adjacent(node: torch.fx.Node) -> str:
+    """Why the index tensors of an `index` or `index_put` do not name places of neighbouring axes, or ""."""
     given: Any = node.args[1]
     places = [i for i, index in enumerate(given) if index is not None]
     values = [given[i].meta["val"] for i in places]
@@ -70,7 +71,7 @@ def _adjacent_integers(node: torch.fx.Node) -> str:
     return ""
 
 
-@rule(aten.index.Tensor, aten._unsafe_index.Tensor, claims=_adjacent_integers)
+@rule(aten.index.Tensor, aten._unsafe_index.Tensor, claims=why_not_adjacent)
 def index(t: Translation, x: Operand, indices: list[Operand]) -> Operand:
     """Adjacent index tensors become one index into their merged axes, or one for each axis; a negative position counts from the end."""
     first = next(i for i, given in enumerate(indices) if given is not None)
@@ -78,15 +79,15 @@ def index(t: Translation, x: Operand, indices: list[Operand]) -> Operand:
     given = given[: next((i for i, v in enumerate(given) if v is None), len(given))]
     if all(t.rank(v) == 0 for v in given):
         raise Declined("an index given as a single number")
-    dtype = _type_of_positions(t.node, first, len(given))
+    dtype = type_of_positions(t.node, first, len(given))
     if len(given) > 1 and _is_computed(x) and _have_own_axes(t.node):
-        return _selected_one_by_one(t, x, [_from_front(t, v, x.size(d), dtype) for d, v in enumerate(given, first)], first)
-    place, extent = _from_front(t, given[0], x.size(first), dtype), x.size(first)
+        return _selected_one_by_one(t, x, [from_front(t, v, x.size(d), dtype) for d, v in enumerate(given, first)], first)
+    place, extent = from_front(t, given[0], x.size(first), dtype), x.size(first)
     for number, other in enumerate(given[1:], first + 1):
-        place = t.ops.add(t.ops.mul(place, x.size(number)), _from_front(t, other, x.size(number), dtype))
+        place = t.ops.add(t.ops.mul(place, x.size(number)), from_front(t, other, x.size(number), dtype))
         extent = t.ops.mul(extent, x.size(number))
     if len(given) > 1:
-        x = _merged(t, x, first, len(given), extent)
+        x = merged(t, x, first, len(given), extent)
     return _selected(t, x, place, first)
 
 
@@ -130,18 +131,18 @@ def _count(t: Translation, sizes: list[Operand]) -> Operand:
     return count
 
 
-def _merged(t: Translation, x: TensorView, first: int, count: int, extent: Operand) -> Operand:
+def merged(t: Translation, x: TensorView, first: int, count: int, extent: Operand) -> Operand:
     """Return x with `count` axes as one. A cast to a wider type is done behind that, at the positions that are looked up: it need not be in memory."""
     made = x.definition()
     if isinstance(made, PointwiseOp) and made.op_name == "cast" and made.tensor_inputs[0].dtype().bits <= x.dtype().bits:
-        return t.ops.cast(_merged(t, made.tensor_inputs[0], first, count, extent), dtype=x.dtype())
+        return t.ops.cast(merged(t, made.tensor_inputs[0], first, count, extent), dtype=x.dtype())
     if (x, first, count) not in t.merged:
         before, after = ([x.size(d) for d in places] for places in (range(first), range(first + count, t.rank(x))))
         t.merged[x, first, count] = t.ops.reshape(x, new_shape=[*before, extent, *after])
     return t.merged[x, first, count]
 
 
-def _type_of_positions(node: torch.fx.Node, first: int, count: int) -> torch.dtype:
+def type_of_positions(node: torch.fx.Node, first: int, count: int) -> torch.dtype:
     """Return the type in which positions along `count` axes are computed: 64 bits cost several instructions each, and 32 do for given positions of 32 bits in
     axes that are known to be short."""
     source: Any = meta_of(node.args[0])
@@ -154,7 +155,7 @@ def _type_of_positions(node: torch.fx.Node, first: int, count: int) -> torch.dty
 SHORT_POSITIONS = (torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def _from_front(t: Translation, place: Operand, extent: Operand, dtype: torch.dtype) -> Operand:
+def from_front(t: Translation, place: Operand, extent: Operand, dtype: torch.dtype) -> Operand:
     place = t.to(place, dtype)
     found = range_of(place)
     if found is not None and found[0] >= 0:
@@ -227,7 +228,8 @@ COMPARED_INSTRUCTIONS = 2.5
 """Of a comparison of a position with one place, and of what follows. Counted in machine code (sm_90a): 21 for eight places, with the store."""
 
 
-def _few_places(node: torch.fx.Node) -> str:
+def few_places(node: torch.fx.Node) -> str:
+    """Why the positions of a scatter are not compared with each of its target, or ""."""
     given: Any = node.args
     base, dim, index = given[0].meta["val"], given[1], given[2].meta["val"]
     source = meta_of(given[3])
@@ -254,7 +256,7 @@ def _takes_longer(base: torch.Tensor, places: int, *, adds: bool) -> bool:
     return base.numel() * max(elem_bytes, COMPARED_INSTRUCTIONS * places / INSTRUCTIONS_PER_BYTE) > alone + LAUNCH_BYTES
 
 
-def _scattered(t: Translation, base: Operand, dim: int, index: Operand, source: Operand, put: Callable[[Operand, Operand, Operand], Operand]) -> Operand:
+def scattered_few(t: Translation, base: Operand, dim: int, index: Operand, source: Operand, put: Callable[[Operand, Operand, Operand], Operand]) -> Operand:
     """Apply put(is this its position, the element, the present value) for the elements along the axis in order; of equal positions the last one wins."""
     if t.rank(base) == 0:
         return put(t.ops.eq(t.to(index, torch.int64), 0), source, base)
@@ -294,12 +296,6 @@ def _one(t: Translation, x: Operand, dim: int, at: int) -> Operand:
     return t.ops.broadcast(t.ops.squeeze(cut(t, x, dim, at, at + 1), dims=[dim]), is_broadcast_dim=[d == dim for d in range(t.rank(x))])
 
 
-@rule(aten.scatter.src, aten.scatter.value, claims=_few_places)
-def scatter(t: Translation, base: Operand, dim: int, index: Operand, source: Operand) -> Operand:
-    source = t.to(source, t.result_dtype) if isinstance(source, TensorView) else t.constant(source, t.result_dtype)
-    return _scattered(t, base, dim, index, source, lambda here, element, there: t.ops.where(here, element, there))
-
-
 def _adds(node: torch.fx.Node) -> str:
     """Few places are compared with all positions. More are added atomically, where the order of sums is free, and what they are added to is computed here."""
     operands: tuple[Any, ...] = node.args
@@ -309,7 +305,7 @@ def _adds(node: torch.fx.Node) -> str:
     sizes = [[n for d, n in enumerate(value.shape) if d != dim or value is not given[0]] for value in given]
     is_whole = len({value.dim() for value in given}) == 1 and given[0].dim() > 0 and given[0].dtype in ADDED
     is_whole = is_whole and equal_sizes(sizes[1], sizes[2]) and equal_sizes(sizes[0], [n for d, n in enumerate(given[2].shape) if d != dim])
-    return "" if may_add_atomically(given[0].dtype) and is_whole and base.op == "call_function" else _few_places(node)
+    return "" if may_add_atomically(given[0].dtype) and is_whole and base.op == "call_function" else few_places(node)
 
 
 def may_add_atomically(dtype: torch.dtype) -> bool:
@@ -324,6 +320,6 @@ ADDED = tuple(map(torch_dtype, SUMMED))
 @rule(aten.scatter_add.default, claims=_adds)
 def scatter_add(t: Translation, base: Operand, dim: int, index: Operand, source: Operand) -> Operand:
     """An index of few elements along its axis is compared with each position of the result; of others, each element is added atomically."""
-    if _few_places(t.node):
+    if few_places(t.node):
         return t.to(t.ops.scatter_rows(t.wide(base), index, t.wide(source), dim % t.rank(base)), t.result_dtype)
-    return _scattered(t, t.wide(base), dim, index, source, lambda here, element, there: t.ops.where(here, t.ops.add(there, element), there))
+    return scattered_few(t, t.wide(base), dim, index, source, lambda here, element, there: t.ops.where(here, t.ops.add(there, element), there))
