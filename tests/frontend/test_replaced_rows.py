@@ -179,7 +179,23 @@ def test_pages_by_two_indices() -> None:
     def program(cache: torch.Tensor, k: torch.Tensor, at: torch.Tensor) -> None:
         cache[at // 4, at % 4] = k * 2
 
-    check(program, integers(6, 4, 3, 8).float(), integers(9, 3, 8).float(), torch.randperm(24)[:9])
+    cache = integers(6, 4, 3, 8).float()
+    check(program, cache, integers(9, 3, 8).float(), torch.randperm(24)[:9])
+    assert updates() == 1 and not torch_ops() and kernels() == 1
+    torch._dynamo.reset()
+    check(program, cache.transpose(0, 1).contiguous().transpose(0, 1), integers(9, 3, 8).float(), torch.randperm(24)[:9])
+    assert updates() == 1 and not torch_ops()
+
+
+def test_each_sample_has_its_own_length() -> None:
+    def program(keys: torch.Tensor, values: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+        rows = torch.arange(k.shape[0])
+        keys[rows, length] = k * 2
+        values[rows, length] = v
+        return length + 1
+
+    check(program, *(integers(5, 7, 3, 8).float() for _ in range(2)), *(integers(5, 3, 8).float() for _ in range(2)), torch.randint(0, 7, (5,)))
+    assert updates() == 2 and not torch_ops() and kernels() == 2  # one of them writes both caches
 
 
 def test_readers_of_the_old_value() -> None:

@@ -994,8 +994,8 @@ class OpNames:
         """Return a copy of arg to which the elements of src are added at positions index along dim, as torch.scatter_add."""
         ...
 
-    def scatter_rows(self, arg: TensorView, index: TensorView | Scalar | _int, src: Operand, dim: _int, kind: _str = ..., skip: _bool = ...) -> TensorView:
-        """Return a copy of arg, of shape [A..., n, R...] with n at dim, into which the rows of src [A..., P..., R...] are combined by kind ("sum", "max", "min") at"""
+    def scatter_rows(self, arg: TensorView, index: TensorView | Scalar | _int, src: Operand, dim: _int, kind: _str = ..., skip: _bool = ..., axes: _int = ...) -> TensorView:
+        """Return a copy of arg, of shape [A..., n, R...] with n at dim, into which the rows of src [A..., P..., R...] are combined by kind ("sum", "max", "min"; or"""
         ...
 
     def sdpfa_bwd(self, grad_output: Operand, query: TensorView, key: TensorView, value: Operand, output: Operand, logsumexp: Operand, dropout_p: Any, is_causal: Any, philox_seed: Operand, philox_offset: Operand, scale: Any) -> Any:

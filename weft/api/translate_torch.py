@@ -52,6 +52,7 @@ def scatter(expr: Expr, names: Names) -> str:
     """Return the call of a scatter."""
     if "places" in expr.attributes:
         kind, skip = expr.attributes["kind"], expr.attributes.get("skips", False)
-        return f"scatter_rows({', '.join(map(names.of, expr.inputs))}, dim={expr.attributes['dim']}, kind={kind!r}, skip={skip})"
+        axes = f", axes={expr.attributes['named']}" if "named" in expr.attributes else ""
+        return f"scatter_rows({', '.join(map(names.of, expr.inputs))}, dim={expr.attributes['dim']}, kind={kind!r}, skip={skip}{axes})"
     name = "scatter_add" if expr.attributes["kind"] == "sum" else "scatter"
     return f"{name}({', '.join(map(names.of, expr.inputs))}, dim={expr.attributes['dim']})"

@@ -10,9 +10,9 @@ from typing import Any
 
 from ..dtypes import CUDA_NAMES, DataType
 from ..errors import InternalError
-from ..expr import ONE, TRUE, ZERO, Sym, add, const, maximum, minimum
+from ..expr import ONE, TRUE, ZERO, Sym, add, const, maximum, minimum, product
 from ..ir.enums import MemoryType
-from ..ir.graph_ops import At, LookupOp, ScatterStoreOp
+from ..ir.graph_ops import At, LookupOp, ScatterStoreOp, named_axes
 from ..ir.values import IotaOp, no_reductions
 from ..lower.kernel_ir import Access, Buffer, Op, Scan
 from ..lower.kernel_sync import HandOverTotal, ScanFold, TakeTotals
@@ -96,7 +96,7 @@ def scatter_store(writer: Any, s: Op, expr: ScatterStoreOp, depth: int) -> None:
     writer.blocks["scatter"] = None
     target, value, index = s.outputs[0], s.operands[0], s.operands[1]
     at, ctype = writer.read(index, expr.tensor_inputs[1].dtype()), writer.scalars.index_ctype
-    extent = no_reductions(expr.memory.get_logical_domain())[expr.attributes["dim"]].logical_extent
+    extent = product(a.logical_extent for a in named_axes(expr, no_reductions(expr.memory.get_logical_domain())))
     test = "is_inside" if expr.attributes.get("skips") else "is_position"
     writer.emit(depth, f"if (weft::{test}({at}, {writer.scalars.index(extent)})) {{")
     writer.emit(depth + 1, f"const {ctype} {scatter_variable(expr).payload} = ({ctype})({at});")

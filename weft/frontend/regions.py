@@ -11,6 +11,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch.fx import Node
@@ -150,7 +151,7 @@ def find_regions(graph: torch.fx.Graph, reasons: dict[Node, str]) -> list[Region
     sources = {node: [] if node in views else _sources(node, views) for node in nodes}
     level = _levels(nodes, members, sources)
     _sink(nodes, members, sources, level)
-    groups = _connected(nodes, members, sources, level)
+    groups = _connected(nodes, members, sources, level, views)
     return [_region(group, views) for group in groups]
 
 
@@ -232,10 +233,12 @@ def _sink(nodes: list[Node], members: set[Node], sources: dict[Node, list[Node]]
             level[node] = level[node.args[0]]  # type: ignore[index]
 
 
-def _connected(nodes: list[Node], members: set[Node], sources: dict[Node, list[Node]], level: dict[Node, int]) -> list[list[Node]]:
-    """Members of one level that an edge connects, or that read the same large tensor."""
+def _connected(
+    nodes: list[Node], members: set[Node], sources: dict[Node, list[Node]], level: dict[Node, int], views: set[Node]
+) -> list[list[Node]]:  # fmt: skip
+    """Members of one level that an edge connects, that read the same large tensor, or that put values into places that the same index names."""
     leader = {node: node for node in nodes if node in members}
-    reader: dict[tuple[Node, int], Node] = {}
+    reader: dict[tuple[object, int], Node] = {}
 
     def find(node: Node) -> Node:
         while leader[node] is not node:
@@ -252,6 +255,9 @@ def _connected(nodes: list[Node], members: set[Node], sources: dict[Node, list[N
             elif _is_large(source):
                 other = reader.setdefault((source, level[node]), node)
                 leader[find(other)] = find(node)
+        if node.target in PUTS:
+            other = reader.setdefault((tuple(_sources_of(node.args[1], views)), level[node]), node)
+            leader[find(other)] = find(node)
     groups: dict[Node, list[Node]] = {}
     for node in nodes:
         if node in members:
@@ -275,10 +281,18 @@ def is_getitem(node: Node) -> bool:
     return node.target is operator.getitem and isinstance(node.args[0], Node)
 
 
+PUTS = (torch.ops.aten.index_put.default, torch.ops.aten._unsafe_index_put.default)
+"""Calls whose second argument names the places that get values."""
+
+
 def _sources(node: Node, views: set[Node]) -> list[Node]:
     """The nodes that `node` reads, through the cheap ones."""
+    return _sources_of(node.all_input_nodes, views)
+
+
+def _sources_of(read: Any, views: set[Node]) -> list[Node]:
     out: dict[Node, None] = {}
-    stack = list(node.all_input_nodes)
+    stack = [node for node in read if node is not None]
     while stack:
         source = stack.pop()
         if source in views:

@@ -14,7 +14,7 @@ from ..analysis.axes import UnionFind, pairwise, siblings
 from ..expr import ONE, ZERO, Sym, floordiv, mul, product, variables
 from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import Along, CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp
+from ..ir.graph_ops import Along, CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, named_axes
 from ..ir.values import IterDomain
 from ..ops.build import is_plain_broadcast, logical_axes
 from .questions import Questions
@@ -89,12 +89,12 @@ class Atoms:
                 self._freeze(a for t in (*expr.tensor_inputs, *expr.tensor_outputs) for a in logical_axes(t))
 
     def _join_rows(self, expr: ScatterOp) -> None:
-        """Join the axes of a scatter of rows: only the axis that the index gives positions along must not be cut."""
+        """Join the axes of a scatter of rows: only the axes that the index gives positions along must not be cut."""
         base, index, source = map(logical_axes, expr.tensor_inputs)
         for dim, axis in enumerate(source):
             place = expr.target_axis(dim)
             self._join_pairs([(axis, index[dim]), *([] if place is None else [(base[place], axis), (base[place], index[dim])])])
-        self._freeze([base[expr.attributes["dim"]]])
+        self._freeze(named_axes(expr, base))
 
     def _freeze(self, axes: Iterable[IterDomain]) -> None:
         self._frozen.update(map(self._sets.find, axes))

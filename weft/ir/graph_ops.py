@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from ..expr import ZERO, Sym
-from .values import Expr, LoadStoreOp, Roll, TensorView, Val
+from .values import Expr, IterDomain, LoadStoreOp, Roll, TensorView, Val
 
 
 class ReshapeOp(Expr):
@@ -179,7 +179,8 @@ class ScatterOp(Expr):
     (`kind`: a monoid's name).
 
     With the attribute `places` (a number from 1 on) whole rows are combined: the axes from `dim` on, so many, of index and source are places; the others are
-    those of the base, and the index has one element along those that it does not vary along. With `skips` (True) nothing happens at positions outside.
+    those of the base, and the index has one element along those that it does not vary along. With `skips` (True) nothing happens at positions outside. With
+    `named` (a number from 2 on) positions are counted over so many axes of the base, from `dim` on, as if they were one.
     """
 
     @property
@@ -193,7 +194,7 @@ class ScatterOp(Expr):
 
 class ScatterStoreOp(LoadStoreOp):
     """inputs: value, index, memory. Each value is stored in `memory` at its own position, except index[i] along `dim`: it replaces the element there (`kind`
-    "set"), or is combined with it atomically ("sum", "max", "min"). The output has the axes of the value, and no memory. `places`, `skips`: as in
+    "set"), or is combined with it atomically ("sum", "max", "min"). The output has the axes of the value, and no memory. `places`, `skips`, `named`: as in
     `ScatterOp`."""
 
     @property
@@ -213,7 +214,13 @@ class ScatterStoreOp(LoadStoreOp):
 def target_axis(expr: ScatterOp | ScatterStoreOp, dim: int) -> int | None:
     """Return the axis of what is written that axis `dim` of the values belongs to; None for places."""
     first, places = expr.attributes["dim"], expr.attributes.get("places", 1)
-    return dim if dim < first else None if dim < first + places else dim - places + 1
+    return dim if dim < first else None if dim < first + places else dim - places + expr.attributes.get("named", 1)
+
+
+def named_axes(expr: ScatterOp | ScatterStoreOp, axes: list[IterDomain]) -> list[IterDomain]:
+    """Return those of the axes of what is written over which positions are counted."""
+    first = expr.attributes["dim"]
+    return axes[first : first + expr.attributes.get("named", 1)]
 
 
 class WrittenOp(Expr):
@@ -230,5 +237,5 @@ class TorchOp(Expr):
 
 __all__ = [
     "Along", "At", "BagOp", "CatOp", "Fixed", "InBag", "LookupOp", "Position", "ReshapeOp", "RollOp", "ScanOp", "ScatterOp", "ScatterStoreOp", "TorchOp",
-    "WrittenOp", "position_syms",
+    "WrittenOp", "named_axes", "position_syms",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ Read first: `lookup_index`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ..analysis.lookups import is_part, lookup_run, varying_over
 from ..analysis.ranges import is_inside
@@ -15,7 +15,7 @@ from ..expr import (
     ONE, ZERO, Sym, conjunction, const, floordiv, from_terms, is_divisible, less, lower_bound, mod, mul, proves_lt, rebuild, recombine, sub, terms, var,
     variables,
 )  # fmt: skip
-from ..ir.graph_ops import Along, At, BagOp, Fixed, LookupOp, ScatterStoreOp
+from ..ir.graph_ops import Along, At, BagOp, Fixed, LookupOp, ScatterStoreOp, named_axes
 from ..ir.values import IterDomain, Merge, Split, TensorView, no_reductions
 from .indexing import Indexer
 
@@ -69,13 +69,22 @@ def scatter_variable(expr: ScatterStoreOp) -> Sym:
 def scattered_index(indexer: Indexer, expr: ScatterStoreOp) -> Sym:
     """Return the element of the memory that is written in the enclosing loops."""
     output, strides, targets = expr.tensor_outputs[0], expr.memory.strides(), no_reductions(expr.memory.get_logical_domain())
-    named = targets[expr.attributes["dim"]]
-    index = mul(scatter_variable(expr), strides[named]) if named in strides else ZERO
+    index = _place_over(scatter_variable(expr), [a for a in named_axes(expr, targets) if not a.is_broadcast()], strides)
     for dim, axis in enumerate(output.get_logical_domain()):
         place = expr.target_axis(dim)
         if place is not None and targets[place] in strides:
             index = index + mul(indexer.axis_index(axis, output), strides[targets[place]])
     return recombine(index)
+
+
+def _place_over(position: Sym, axes: list[IterDomain], strides: Mapping[IterDomain, Sym]) -> Sym:
+    """Return the element at a position that is counted over axes."""
+    if not axes:
+        return ZERO
+    *outer, last = axes
+    if all(strides[a] is mul(strides[b], b.sym) for a, b in zip(axes, axes[1:])):
+        return mul(position, strides[last])
+    return _place_over(floordiv(position, last.sym), outer, strides) + mul(mod(position, last.sym), strides[last])
 
 
 def with_known_divisors(index: Sym, divisors: dict[Sym, int]) -> Sym:

@@ -74,13 +74,14 @@ def scatter_add(fusion: Fusion, arg: Any, index: Any, src: Any, dim: Any) -> Ten
     return lookups.scatter(fusion, tensor(op, "arg", arg), tensor(op, "index", index), tensor(op, "src", src), integer(op, "dim", dim), "sum")
 
 
-def scatter_rows(fusion: Fusion, arg: Any, index: Any, src: Any, dim: Any, kind: Any = "sum", skip: Any = False) -> TensorView:
+def scatter_rows(fusion: Fusion, arg: Any, index: Any, src: Any, dim: Any, kind: Any = "sum", skip: Any = False, axes: Any = 1) -> TensorView:
     """Return a copy of arg, of shape [A..., n, R...] with n at dim, into which the rows of src [A..., P..., R...] are combined by kind ("sum", "max", "min"; or
     "set": they replace what is there) at positions index along dim. index: of the shape of src, or of one element along axes that it does not vary along, as
-    torch.index_add has one for each row. skip: leave out rows whose position is outside of arg, which otherwise must not occur."""
+    torch.index_add has one for each row. skip: leave out rows whose position is outside of arg, which otherwise must not occur.
+    axes: how many axes of arg, from dim on, positions are counted over, as if they were one."""
     op = "scatter_rows"
     tensors = tensor(op, "arg", arg), tensor(op, "index", index), tensor(op, "src", src)
-    return lookups.scatter_rows(fusion, *tensors, integer(op, "dim", dim), kind, boolean(op, "skip", skip))
+    return lookups.scatter_rows(fusion, *tensors, integer(op, "dim", dim), kind, boolean(op, "skip", skip), integer(op, "axes", axes))
 
 
 def checked_position(fusion: Fusion, position: Any, extent: Any) -> Val:

@@ -273,15 +273,17 @@ ROW_KINDS = ("sum", "max", "min", "set")
 """How `scatter_rows` combines rows. With "set" the rows of src replace those of arg; of several for one row any of them stays."""
 
 
-def scatter_rows(fusion: Fusion, arg: TensorView, index: TensorView, src: TensorView, dim: int, kind: str = "sum", skip: bool = False) -> TensorView:
+def scatter_rows(
+    fusion: Fusion, arg: TensorView, index: TensorView, src: TensorView, dim: int, kind: str = "sum", skip: bool = False, axes: int = 1
+) -> TensorView:
     """Return a copy of arg with the rows of src combined into those that the index names: out[a, index[a, p, r], r] += src[a, p, r] for all a, p, r.
 
     Shapes: arg [A..., n, R...], n at dim; src [A..., P..., R...], index the same, or of one element along axes that it does not vary along. skip: nothing
-    happens at positions outside. Errors: BadIndex, WrongDtype.
+    happens at positions outside. axes: of arg from dim on, over which positions are counted as if they were one. Errors: BadIndex, WrongDtype.
     """
     op = "scatter_rows"
     index = _index(fusion, op, index)
-    if arg.ndim == 0 or src.ndim < arg.ndim:
+    if axes < 1 or arg.ndim < axes or src.ndim - arg.ndim + axes < 1:
         raise BadIndex(op=op, reason=f"arg has {arg.ndim} axes and src {src.ndim}", remedy="use an arg with at least one axis, and a src with at least as many")
     _same_rank(op, src, index)
     if kind not in ROW_KINDS:
@@ -290,10 +292,14 @@ def scatter_rows(fusion: Fusion, arg: TensorView, index: TensorView, src: Tensor
         allowed = "numbers of 8 bits and more" if kind == "set" else ", ".join(t.name for t in SUMMED)
         raise WrongDtype(op=op, allowed=allowed, dtype=arg.dtype())
     dim = normalize_dim(dim, arg.ndim, op, arg)
+    if dim + axes > arg.ndim:
+        raise BadIndex(op=op, reason=f"arg has {arg.ndim} axes, and {axes} are to begin at {dim}", remedy="count positions over axes that there are")
     source = cast(fusion, src, arg.dtype())
     assert isinstance(source, TensorView)
     out = fusion.new_tensor([own_axis(fusion, a) for a in logical_axes(arg)], arg.dtype())
-    made = ScatterOp([arg, index, source], [out], op="scatter", dim=dim, kind=kind, places=src.ndim - arg.ndim + 1)
+    made = ScatterOp([arg, index, source], [out], op="scatter", dim=dim, kind=kind, places=src.ndim - arg.ndim + axes)
+    if axes > 1:
+        made.attributes["named"] = axes
     if skip:
         made.attributes["skips"] = True
     for a, b in row_extents(made):

@@ -74,7 +74,7 @@ def _scatter_gradient(o: Calls, node: ScatterOp, grads: list[Gradient]) -> Seque
     base, index, source = node.inputs
     kind, dim = node.attributes["kind"], node.attributes["dim"]
     assert isinstance(base, TensorView) and isinstance(index, TensorView)
-    if kind not in ("set", "sum"):
+    if kind not in ("set", "sum") or "named" in node.attributes:
         raise NotDifferentiable(node)
     g = _like(o, grads[0], base)
     if node.has_rows:

@@ -355,6 +355,9 @@ SCATTERED = {"sum": "sum", "prod": "prod", "max": "amax", "min": "amin"}
 def _scatter(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
     base, index, source = operands
     index, dim, kind = index.to(torch.int64), attributes["dim"], attributes["kind"]
+    if "named" in attributes:
+        last, plain = dim + attributes["named"] - 1, {name: value for name, value in attributes.items() if name != "named"}
+        return (_scatter([base.flatten(dim, last), index, source], plain)[0].view(base.shape),)
     if "places" in attributes:
         index, source = _rows(base, index, source, attributes)
     if not isinstance(source, torch.Tensor) or not source.dim():

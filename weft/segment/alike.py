@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ..analysis.axes import TIE
 from ..analysis.op_cost import LAUNCH_BYTES
 from ..ir.fusion import Fusion
+from ..ir.graph_ops import ScatterStoreOp
 from ..ir.values import IterDomain, ReductionOp, TensorView, WelfordOp, no_reductions
 from ..ops.build import copy
 from .group import Alike, Group
@@ -33,7 +34,7 @@ def join_alike(graph: Graph) -> None:
     _free_from_small_results(graph)
     open_groups: dict[TensorView, list[Group]] = {}
     for group in sorted(graph.alive(), key=lambda g: g.first):
-        if group.is_single or group.folds or group.scatters:
+        if group.is_single or group.folds:
             continue
         part = _part(graph, group)
         if part is None:
@@ -107,7 +108,8 @@ def _are_alike(graph: Graph, a: Group, b: Group) -> bool:
     reads, writes = a.reads | b.reads, graph.writes(a, b)
     if len(reads) + len(writes) > MOST_ALIKE_TENSORS or not _have_equal_loops(graph, a.parts[0].reference, b.parts[0].reference):
         return False
-    moved = sum(graph.bytes(t) for g in (a, b) for t in (*g.reads, *graph.writes(g)))
+    memories = {e.memory for g in (a, b) for e in g.anchors if isinstance(e, ScatterStoreOp)}  # of which a part is written
+    moved = sum(graph.bytes(t) for g in (a, b) for t in (*g.reads, *graph.writes(g)) if t not in memories)
     saved = LAUNCH_BYTES + sum(graph.bytes(t) for t in a.reads & b.reads)
     needs_other = any(t in a.produced for t in b.reads) or any(t in b.produced for t in a.reads)
     return saved >= LEAST_SAVED * moved and not needs_other and not graph.makes_cycle(a, b)

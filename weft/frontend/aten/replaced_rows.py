@@ -15,7 +15,7 @@ from torch.fx import Node
 from ...ir.values import TensorView
 from ...ops.build import logical_axes
 from ...options import must_be_in_order
-from .lookups import few_places, from_front, merged, scattered_few, type_of_positions, why_not_adjacent
+from .lookups import few_places, from_front, scattered_few, type_of_positions, why_not_adjacent
 from .rules import Operand, Translation, meta_of, rule
 
 aten = torch.ops.aten
@@ -54,31 +54,25 @@ def _replaces(node: Node) -> str:
         return "an index_put that adds, and that row_sums leaves to torch"
     if not given or meta_of(base).dim() == 0 or meta_of(values).dim() > meta_of(base).dim() - len(given) + max(i.dim() for i in given):
         return "an index_put into a tensor without axes"
-    if len(given) > 1 and is_written_back(node):
-        return "an index of several axes of an argument, which torch writes in place"
     return why_not_adjacent(node) or _in_any_order(node)
 
 
 @rule(aten.index_put.default, aten._unsafe_index_put.default, claims=_replaces, takes_narrow=True)
 def index_put(t: Translation, base: Operand, indices: list[Operand], values: Operand, *_: Any) -> Operand:
-    """Adjacent index tensors become one index into their merged axes; a negative position counts from the end."""
+    """Adjacent index tensors become one that counts over all of their axes; a negative position counts from the end."""
     first = next(n for n, i in enumerate(indices) if i is not None)
     given = [i for i in indices if i is not None]
-    dtype, rank = type_of_positions(t.node, first, len(given)), t.rank(base)
-    place, extent = from_front(t, given[0], base.size(first), dtype), base.size(first)
+    dtype, sizes = type_of_positions(t.node, first, len(given)), [base.size(d) for d in range(t.rank(base))]
+    place = from_front(t, given[0], sizes[first], dtype)
     for number, index in enumerate(given[1:], first + 1):
-        place = t.ops.add(t.ops.mul(place, base.size(number)), from_front(t, index, base.size(number), dtype))
-        extent = t.ops.mul(extent, base.size(number))
+        place = t.ops.add(t.ops.mul(place, sizes[number]), from_front(t, index, sizes[number], dtype))
+    before, behind = sizes[:first], sizes[first + len(given) :]
     if t.rank(place) == 0:
         place = t.ops.broadcast(place, is_broadcast_dim=[True])
-        values = _with_axis(t, values, rank - first - 1) if t.rank(values) >= rank - first else values
-    sizes = [base.size(d) for d in range(rank)]
-    into = t.to(base if len(given) == 1 else merged(t, base, first, len(given), extent), t.result_dtype)
-    before, behind = sizes[:first], sizes[first + len(given) :]
+        values = _with_axis(t, values, len(behind)) if t.rank(values) >= len(behind) else values
     rows = _expanded(t, t.to(values, t.result_dtype), [*before, *[place.size(d) for d in range(t.rank(place))], *behind])
     place = t.ops.broadcast(place, is_broadcast_dim=[True] * first + [False] * t.rank(place) + [True] * len(behind))
-    out = t.ops.scatter_rows(into, place, rows, first, "set")
-    return out if len(given) == 1 else t.ops.reshape(out, new_shape=sizes)
+    return t.ops.scatter_rows(t.to(base, t.result_dtype), place, rows, first, "set", axes=len(given))
 
 
 def _with_axis(t: Translation, values: Operand, behind: int) -> Operand:
