@@ -29,7 +29,7 @@ def _fresh() -> Iterator[None]:
 def check(function: Program, *given: torch.Tensor, calls: int = 2, dynamic: bool = False) -> None:
     """Compare results and arguments with eager float64. Values are moved, or products with powers of two, so that both are equal."""
     fast = torch.compile(function, backend=backend, dynamic=dynamic, options={"emulate": True, "strict": True})
-    wide = [v.double() if v.is_floating_point() else v.clone() for v in given]
+    wide = [v.to(torch.float64 if v.is_floating_point() else v.dtype, copy=True) for v in given]
     with torch.no_grad(), nullcontext() if dynamic else poisoned_outputs():  # torch traces open sizes within the block
         for _ in range(calls):
             made, wanted = fast(*given), function(*wide)
@@ -255,6 +255,23 @@ def test_places_that_an_index_names_twice_have_one_of_the_values() -> None:
     for row in range(6):
         choices = 2 * k[at == row] if (at == row).any() else torch.zeros(1, 8)
         assert (cache[row] == choices).any(0).all()
+
+
+ADDS: dict[str, Program] = {
+    "index_add": lambda x, v, i: x.index_add_(0, i, v * 2).sum(),
+    "scatter_add": lambda x, v, i: x.scatter_add_(0, i[:, None].expand_as(v), v * 2).sum(),
+    "index_put": lambda x, v, i: x.index_put_((i,), v * 2, accumulate=True).sum(),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ADDS)
+def test_rows_are_added_to_an_argument_where_it_lies(name: str, dtype: torch.dtype) -> None:
+    """Whole numbers, of which all sums are exact. 16 bits are added by torch, in place."""
+    x = torch.zeros(1, 10, 33).to(dtype)[0] if dtype is torch.bfloat16 else integers(10, 33).to(dtype)
+    given = x, integers(25, 33).clamp(-2, 2).to(dtype), torch.randint(0, 10, (25,))
+    check(lambda x, v, i: ADDS[name](x, v, i).double(), *given)
+    assert dtype is torch.bfloat16 or updates() == 1 and not torch_ops() and kernels() == 2
 
 
 # ---------------------------------------------------------------- attention with a cache of fixed size

@@ -133,3 +133,18 @@ def test_softmax_of_edges(width: int) -> None:
         wanted = e / torch.zeros(30, width, dtype=torch.float64).index_add(0, node, e)[node]
     torch.testing.assert_close(out.double(), wanted, rtol=1e-5, atol=1e-7)
     assert not kept_reductions()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+def test_a_scatter_that_adds(dtype: torch.dtype) -> None:
+    """By its old name."""
+
+    def program(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return (x * 2).scatter(1, i, v * 2, reduce="add")
+
+    x, v, i = torch.randint(-9, 9, (5, 33)).to(dtype), torch.randint(-9, 9, (5, 70)).to(dtype), torch.randint(0, 33, (5, 70))
+    torch._dynamo.reset()
+    with poisoned_outputs():
+        out = torch.compile(program, backend=backend, options={"emulate": True, "strict": True})(x, i, v)
+    assert out.dtype is dtype and torch.equal(out.double(), (x.double() * 2).scatter_add(1, i, v.double() * 2).to(dtype).double())
+    assert not any(graph.torch_ops for graph in GRAPHS)

@@ -19,7 +19,7 @@ from torch.fx import Graph, Node
 
 from ..arch import Arch, arch_by_name, arch_of_device
 from ..options import current
-from .aten.lookups import ADDED, may_add_atomically
+from .aten.lookups import ADDED, may_add_atomically, may_be_added_to
 from .aten.row_sums import CHUNK, LONGEST
 from .aten.rules import Declined, hint
 from .rewrites import drop_unread, emit, equal_sizes
@@ -84,7 +84,7 @@ def _of_table(node: Node) -> RowSums | None:
 def _of_index(node: Node) -> RowSums | None:
     """The same of `index_put` that adds to zeros, where the index names positions of neighbouring axes."""
     base, indices, values, accumulates = (*node.args, False)[:4]
-    if accumulates is not True or not _may_be_base(base) or not isinstance(values, Node):
+    if accumulates is not True or not may_be_added_to(base) or not isinstance(values, Node):
         return None
     ahead = next(n for n, i in enumerate(indices) if i is not None)  # type: ignore[arg-type]
     index: list[Any] = list(indices[ahead:])  # type: ignore[index, arg-type]
@@ -112,7 +112,7 @@ def _of_one_shape(indices: list[Node], at: Node) -> list[Node]:
 def _of_scatter(node: Node) -> RowSums | None:
     """The same of `scatter_add` along the first axis, whose index is the same for all elements of a row: so messages are added in graph networks."""
     base, dim, index, values = node.args
-    if not _may_be_base(base) or dim != 0 or not isinstance(index, Node) or not isinstance(values, Node):
+    if not may_be_added_to(base) or dim != 0 or not isinstance(index, Node) or not isinstance(values, Node):
         return None
     places, value, shape = index.meta["val"], values.meta["val"], node.meta["val"].shape
     is_row = value.dim() == 1 or index.target is aten.expand.default and all(s == 0 or n == 1 for n, s in zip(places.shape[1:], places.stride()[1:]))
@@ -136,11 +136,6 @@ _SUMS: dict[Any, Callable[[Node], RowSums | None]] = {
 
 def _row_bytes(value: Any) -> int:
     return math.prod(value.shape[1:]) * value.element_size()
-
-
-def _may_be_base(base: Any) -> bool:
-    """True for zeros, and for what this graph computes: rows are added to a graph's input where it lies (`weft.frontend.updates`)."""
-    return isinstance(base, Node) and base.op == "call_function"
 
 
 def _into(base: Any) -> dict[str, Any]:

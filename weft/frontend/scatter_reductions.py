@@ -1,4 +1,4 @@
-"""`scatter_reduce` as ops that kernels have: sums, counts, and extrema of rows that an index sends to the same place.
+"""`scatter_reduce`, and `scatter` with `reduce="add"`, as ops that kernels have: sums, counts, and extrema of rows that an index sends to the same place.
 
 Products stay with torch, and so do sums of floats where equal calls must return equal bits. Extrema, and counts, are the same in any order.
 Read first: `reduce_rows`.
@@ -22,7 +22,10 @@ KINDS = {"sum": "sum", "mean": "sum", "amax": "max", "amin": "min"}
 
 
 def reduce_rows(graph: Graph) -> None:
-    """Rewrite `scatter_reduce` in place."""
+    """Rewrite `scatter_reduce` and `scatter(reduce="add")` in place."""
+    for node in graph.nodes:
+        if node.target is aten.scatter.reduce and "add" in (*node.args[4:], node.kwargs.get("reduce")):
+            node.target, node.args, node.kwargs = aten.scatter_add.default, node.args[:4], {}
     found = [node for node in list(graph.nodes) if node.target is aten.scatter_reduce.two and _is_ours(node)]
     for node in found:
         _rewrite(graph, node)

@@ -297,7 +297,7 @@ def _one(t: Translation, x: Operand, dim: int, at: int) -> Operand:
 
 
 def _adds(node: torch.fx.Node) -> str:
-    """Few places are compared with all positions. More are added atomically, where the order of sums is free, and what they are added to is computed here."""
+    """Few places are compared with all positions. More are added atomically, where the order of sums is free."""
     operands: tuple[Any, ...] = node.args
     base, dim, *_ = operands
     given = [meta_of(operands[n]) for n in (0, 2, 3)]
@@ -305,7 +305,12 @@ def _adds(node: torch.fx.Node) -> str:
     sizes = [[n for d, n in enumerate(value.shape) if d != dim or value is not given[0]] for value in given]
     is_whole = len({value.dim() for value in given}) == 1 and given[0].dim() > 0 and given[0].dtype in ADDED
     is_whole = is_whole and equal_sizes(sizes[1], sizes[2]) and equal_sizes(sizes[0], [n for d, n in enumerate(given[2].shape) if d != dim])
-    return "" if may_add_atomically(given[0].dtype) and is_whole and base.op == "call_function" else few_places(node)
+    return "" if may_add_atomically(given[0].dtype) and is_whole and may_be_added_to(base) else few_places(node)
+
+
+def may_be_added_to(base: Any) -> bool:
+    """True for what a graph computes, and for its arguments unless they have 16 bits: those are added in float32, for which torch does not copy them."""
+    return isinstance(base, torch.fx.Node) and (base.op == "call_function" or base.op == "placeholder" and base.meta["val"].dtype.itemsize > 2)
 
 
 def may_add_atomically(dtype: torch.dtype) -> bool:
