@@ -156,6 +156,7 @@ SHORT_POSITIONS = (torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def from_front(t: Translation, place: Operand, extent: Operand, dtype: torch.dtype) -> Operand:
+    """Return places along an axis as numbers of a type, those that are negative counted from the end."""
     place = t.to(place, dtype)
     found = range_of(place)
     if found is not None and found[0] >= 0:

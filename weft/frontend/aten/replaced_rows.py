@@ -102,6 +102,7 @@ def _writes(node: Node) -> str:
 
 @rule(aten.scatter.src, aten.scatter.value, claims=_writes)
 def scatter(t: Translation, base: Operand, dim: int, index: Operand, source: Operand) -> Operand:
+    """Each element replaces the one at its position: by comparisons with every position, or in memory."""
     source = t.to(source, t.result_dtype) if isinstance(source, TensorView) else t.constant(source, t.result_dtype)
     if not few_places(t.node) and (_in_any_order(t.node) or not is_written_back(t.node)):
         return scattered_few(t, base, dim, index, source, lambda here, element, there: t.ops.where(here, element, there))
