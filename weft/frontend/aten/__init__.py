@@ -6,6 +6,7 @@
     shapes.py       views and factories, which are copied into every region that reads them
     lookups.py      embedding, index, gather, running sums
     replaced_rows.py    rows and elements that an index replaces
+    diagonals.py    diagonals of matrices
     unfolded.py     windows of an axis that may overlap
     searches.py     places in sorted lists
     rounded.py      products that are rounded by themselves
@@ -24,7 +25,7 @@ from typing import Any
 
 import torch
 
-from . import casts, lookups, losses, pointwise, randoms, reductions, replaced_rows, rounded, row_sums, running_products, searches, shapes, unfolded
+from . import casts, diagonals, lookups, losses, pointwise, randoms, reductions, replaced_rows, rounded, row_sums, running_products, searches, shapes, unfolded
 from .rules import RULES, Declined, Rule
 
 
@@ -50,6 +51,6 @@ def lookup(target: Any) -> Rule | None:
 
 
 __all__ = [
-    "RULES", "Declined", "Rule", "casts", "lookup", "lookups", "losses", "pointwise", "randoms", "reductions", "replaced_rows", "rounded",
+    "RULES", "Declined", "Rule", "casts", "diagonals", "lookup", "lookups", "losses", "pointwise", "randoms", "reductions", "replaced_rows", "rounded",
     "row_sums", "running_products", "searches", "shapes", "unfolded",
 ]  # fmt: skip
