@@ -107,24 +107,42 @@ class LoopPlan:
                             self._sets.union(producer.get_loop_domain()[k], other)
                 if producer.memory_type is MemoryType.local:
                     self._share_threads(producer, expr)
-        for tensor in dict.fromkeys(self._axis_tensor.values()):
-            self._share_loops_around(tensor)
+        self._share_loops_around()
         self._members: dict[IterDomain, list[IterDomain]] = {}
         for axis in self._axis_tensor:
             self._members.setdefault(self._sets.find(axis), []).append(axis)
 
-    def _share_loops_around(self, producer: TensorView) -> None:
-        """Join the loops that a tensor lacks and its readers have around a loop that they share with it: inlining has checked that they are one nest."""
-        readers = [t for use in producer.uses() for t in use.tensor_outputs] if producer.compute_at else []
-        nests: list[list[IterDomain]] = []
-        for reader in dict.fromkeys(readers):
-            loop, matched = reader.get_loop_domain(), [consumer_axis(self.maps, producer, k, reader) for k in range(producer.compute_at)]
-            end = max((n + 1 for n, axis in enumerate(loop) if any(axis is other and not axis.parallel.is_bound for other in matched)), default=0)
-            nests.append([axis for axis in loop[:end] if not axis.parallel.is_bound and not any(axis is other for other in matched)])
-        if nests and all(len(nest) == len(nests[0]) for nest in nests):
-            for first, *others in zip(*nests):
-                for other in others:
-                    self._sets.union(first, other)
+    def _share_loops_around(self) -> None:
+        """Join the loops that a tensor lacks and its readers, or theirs, have around a loop that they share with it: inlining has checked that they are one
+        nest. Example: a position that two lookups share, which have a loop over channels around the loop over pixels."""
+        nests: dict[TensorView, list[IterDomain]] = {}  # the loops around a tensor, outermost first, each as an axis
+        for expr in reversed(self.exprs):
+            outputs: list[TensorView] = list(expr.outputs)  # type: ignore[arg-type]
+            pairs = dict.fromkeys((t, reader) for t in outputs for use in t.uses() for reader in use.tensor_outputs if reader in nests)
+            nest = self._nest_around(outputs[0], [(tensor, reader, nests[reader]) for tensor, reader in pairs])
+            own = outputs[0].get_loop_domain()
+            for tensor in outputs:
+                axes = dict(zip(own, tensor.get_loop_domain()))
+                nests[tensor] = [axes.get(axis, axis) for axis in nest]
+
+    def _nest_around(self, first: TensorView, readers: Sequence[tuple[TensorView, TensorView, list[IterDomain]]]) -> list[IterDomain]:
+        """Return the loops around `first`, and join those of its readers that become one. readers: each output of its expression, a reader, and its nest."""
+        loop, nest, reached = first.get_loop_domain(), list[IterDomain](), [0] * len(readers)
+        deepest = max((k for k in range(first.compute_at) if not loop[k].parallel.is_bound), default=-1)
+        for k, axis in enumerate(loop):
+            columns: list[list[IterDomain]] = []
+            for n, (tensor, reader, around) in enumerate(readers if k <= deepest else ()):
+                other = consumer_axis(self.maps, tensor, k, reader)
+                end = next((at for at in range(reached[n], len(around)) if around[at] is other), reached[n] - 1)
+                columns.append([a for a in around[reached[n] : max(end, reached[n])] if not a.parallel.is_bound])
+                reached[n] = end + 1
+            if columns and all(len(column) == len(columns[0]) for column in columns):
+                for one, *others in zip(*columns):
+                    for other in others:
+                        self._sets.union(one, other)
+                nest.extend(columns[0])
+            nest.append(axis)
+        return nest
 
     def _share_threads(self, producer: TensorView, expr: Expr) -> None:
         """Give a tensor in registers the thread and block indices of its readers, inlined or not, because each thread can read only its own registers."""
