@@ -16,6 +16,7 @@ OPERAND = "an operand: a tensor, a Scalar or a number; sizes broadcast from the 
 _SIZES, _INDEX = "Sequence[int | Scalar]", "TensorView | Scalar | int"
 ARGUMENTS: dict[str, tuple[str, str]] = {
     "a": ("Operand", OPERAND),
+    "axes": ("int", "over how many axes of arg, from dim on, positions are counted"),
     "b": ("Operand", OPERAND),
     "c": ("Operand", OPERAND),
     "x": ("Operand", "the operand: a tensor, or for ops of elements a Scalar or a number"),
@@ -65,7 +66,7 @@ ARGUMENTS: dict[str, tuple[str, str]] = {
     "k": ("int", "how many"),
     "keepdim": ("bool", "folded axes stay, with size 1"),
     "key": ("TensorView", "[batch, heads, positions, size of a head]"),
-    "kind": ("str", "how rows are combined: 'sum', 'max' or 'min'"),
+    "kind": ("str", "how rows are combined: 'sum', 'max', 'min', or 'set', which replaces"),
     "label_smoothing": ("float", "share of the target that goes to all classes alike"),
     "lambd": ("float", "half the width of the range that becomes 0"),
     "largest": ("bool", "the largest values, else the smallest"),
