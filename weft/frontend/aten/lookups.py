@@ -299,14 +299,19 @@ def _one(t: Translation, x: Operand, dim: int, at: int) -> Operand:
 
 def _adds(node: torch.fx.Node) -> str:
     """Few places are compared with all positions. More are added atomically, where the order of sums is free."""
+    base: Any = node.args[0]
+    dtype = meta_of(base).dtype
+    return "" if dtype in ADDED and may_add_atomically(dtype) and has_whole_rows(node) and may_be_added_to(base) else few_places(node)
+
+
+def has_whole_rows(node: torch.fx.Node) -> bool:
+    """True if index and source of a scatter are of one shape, which is that of the base but for the size along the axis."""
     operands: tuple[Any, ...] = node.args
-    base, dim, *_ = operands
-    given = [meta_of(operands[n]) for n in (0, 2, 3)]
-    dim %= max(1, given[0].dim())
-    sizes = [[n for d, n in enumerate(value.shape) if d != dim or value is not given[0]] for value in given]
-    is_whole = len({value.dim() for value in given}) == 1 and given[0].dim() > 0 and given[0].dtype in ADDED
-    is_whole = is_whole and equal_sizes(sizes[1], sizes[2]) and equal_sizes(sizes[0], [n for d, n in enumerate(given[2].shape) if d != dim])
-    return "" if may_add_atomically(given[0].dtype) and is_whole and may_be_added_to(base) else few_places(node)
+    base, index, source = (meta_of(operands[n]) for n in (0, 2, 3))
+    if not base.dim() or not base.dim() == index.dim() == source.dim():
+        return False
+    dim = operands[1] % base.dim()
+    return equal_sizes(index.shape, source.shape) and equal_sizes(*([n for d, n in enumerate(value.shape) if d != dim] for value in (base, source)))
 
 
 def may_be_added_to(base: Any) -> bool:

@@ -15,7 +15,7 @@ from torch.fx import Node
 from ...ir.values import TensorView
 from ...ops.build import logical_axes
 from ...options import must_be_in_order
-from .lookups import few_places, from_front, scattered_few, type_of_positions, why_not_adjacent
+from .lookups import few_places, from_front, has_whole_rows, scattered_few, type_of_positions, why_not_adjacent
 from .rules import Operand, Translation, meta_of, rule
 
 aten = torch.ops.aten
@@ -103,10 +103,14 @@ def _writes(node: Node) -> str:
 @rule(aten.scatter.src, aten.scatter.value, claims=_writes)
 def scatter(t: Translation, base: Operand, dim: int, index: Operand, source: Operand) -> Operand:
     """Each element replaces the one at its position: by comparisons with every position, or in memory."""
-    source = t.to(source, t.result_dtype) if isinstance(source, TensorView) else t.constant(source, t.result_dtype)
+    is_tensor = isinstance(source, TensorView)
+    source = t.to(source, t.result_dtype) if is_tensor else t.constant(source, t.result_dtype)
     if not few_places(t.node) and (_in_any_order(t.node) or not is_written_back(t.node)):
         return scattered_few(t, base, dim, index, source, lambda here, element, there: t.ops.where(here, element, there))
-    return t.ops.scatter(t.to(base, t.result_dtype), index, source, dim % t.rank(base))
+    base, dim = t.to(base, t.result_dtype), dim % t.rank(base)
+    if is_tensor and has_whole_rows(t.node):  # rows may repeat an element; what a scatter of elements takes may not
+        return t.ops.scatter_rows(base, index, source, dim, "set")
+    return t.ops.scatter(base, index, source, dim)
 
 
 __all__ = ["index_put", "is_written_back", "scatter"]
