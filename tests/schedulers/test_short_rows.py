@@ -85,6 +85,25 @@ def test_misaligned_and_strided_inputs() -> None:
     assert kind_of(fd) == "short"
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(288, 6), (2001, 3), (77, 5), (1, 6), (9, 1), (0, 6)])
+def test_a_value_of_a_row_is_read_beside_its_elements_and_behind_its_sums(rows: int, columns: int) -> None:
+    with FusionDefinition() as fd:
+        x, y = (fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float) for _ in range(2))
+        scale = fd.define_tensor([-1, 1], contiguity=[True, None], dtype=DataType.Float)
+        products, scaled = (fd.ops.broadcast(fd.ops.sum(value, [1]), [False, True]) for value in (x * y, -(x * scale)))
+        fd.add_output(products * -0.5 * (scale * scale * scale))
+        fd.add_output(scaled)
+    given = [torch.randn(rows, columns), torch.randn(rows, columns), torch.randn(rows, 1)]
+    with poisoned_outputs(), options(check="races"):
+        got = fd.execute(given)
+    x, y, scale = (t.double() for t in given)
+    want = (x * y).sum(1, keepdim=True) * -0.5 * scale**3, -(x * scale).sum(1, keepdim=True)
+    for ours, theirs in zip(got, want):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
+    if rows == 288:
+        assert kind_of(fd) == "short"
+
+
 def moments(fd: FusionDefinition, x: Any) -> list[Any]:
     return list(fd.ops.var_mean(x, [1], 1))
 

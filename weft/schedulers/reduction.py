@@ -139,7 +139,11 @@ class Reduction(Scheduler):
         template.bind(reference)
         template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems)
         template.vectorize([], params.results, stored=[t.name for t in analysis.outputs])
-        template.inline_fixed(dict.fromkeys(template.loads, loads_at), positions(reference, serial)[0])
+        along = positions(reference, serial)
+        # what a row has once is loaded in front of its elements: what follows the reductions may read it, too
+        loops = {t: t.get_loop_domain() for t in template.loads}
+        fixed = {t: along[0] if along[-1] < len(own) and all(own[n].is_broadcast() for n in along) else loads_at for t, own in loops.items()}
+        template.inline_fixed(fixed, along[0])
         return ScheduleResult(((ParallelType.block_x, params.bdimx),), params.max_registers, access_bits=params.access_bits)
 
 
