@@ -25,6 +25,7 @@ import field_functions
 import further_functions
 import learning_functions
 import moved
+import physics_functions
 import science_functions
 import sensing_functions
 import serving_functions
@@ -44,8 +45,8 @@ from weft.runtime.engines import LaunchPlan
 from weft.runtime.resources import disassemble
 
 TABLES = (
-    applied_functions, everyday_functions, field_functions, further_functions, learning_functions, science_functions, sensing_functions,
-    serving_functions, task_functions,
+    applied_functions, everyday_functions, field_functions, further_functions, learning_functions, physics_functions, science_functions,
+    sensing_functions, serving_functions, task_functions,
 )  # fmt: skip
 """Their functions are in CASES."""
 SCHEDULERS = 4
