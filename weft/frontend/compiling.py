@@ -162,8 +162,7 @@ def _regions_of(gm: torch.fx.GraphModule, on_cpu: bool) -> tuple[list[Region], d
     find_updates(gm.graph, regions)
     copied = parts_that_are_copied(gm.graph, regions)
     if copied:
-        reasons.clear()
-        reasons.update({**first, **copied})
+        reasons = {**first, **copied}
         regions = find_regions(gm.graph, reasons)
         find_updates(gm.graph, regions)
     return regions, reasons

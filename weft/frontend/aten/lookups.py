@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -81,14 +82,19 @@ def index(t: Translation, x: Operand, indices: list[Operand]) -> Operand:
         raise Declined("an index given as a single number")
     dtype = type_of_positions(t.node, first, len(given))
     if len(given) > 1 and _is_computed(x) and _have_own_axes(t.node):
-        return _selected_one_by_one(t, x, [from_front(t, v, x.size(d), dtype) for d, v in enumerate(given, first)], first)
-    place, extent = from_front(t, given[0], x.size(first), dtype), x.size(first)
-    for number, other in enumerate(given[1:], first + 1):
-        place = t.ops.add(t.ops.mul(place, x.size(number)), from_front(t, other, x.size(number), dtype))
-        extent = t.ops.mul(extent, x.size(number))
+        return _selected_one_by_one(t, x, [_from_front(t, v, x.size(d), dtype) for d, v in enumerate(given, first)], first)
+    place = counted_over(t, x, given, first, dtype)
     if len(given) > 1:
-        x = merged(t, x, first, len(given), extent)
+        x = _merged(t, x, first, len(given), functools.reduce(t.ops.mul, (x.size(d) for d in range(first, first + len(given)))))
     return _selected(t, x, place, first)
+
+
+def counted_over(t: Translation, x: Operand, given: list[Operand], first: int, dtype: torch.dtype) -> Operand:
+    """Return the places that index tensors name along axes of x from `first` on, counted over these axes as if they were one."""
+    place = _from_front(t, given[0], x.size(first), dtype)
+    for number, other in enumerate(given[1:], first + 1):
+        place = t.ops.add(t.ops.mul(place, x.size(number)), _from_front(t, other, x.size(number), dtype))
+    return place
 
 
 def _is_computed(x: TensorView) -> bool:
@@ -131,11 +137,11 @@ def _count(t: Translation, sizes: list[Operand]) -> Operand:
     return count
 
 
-def merged(t: Translation, x: TensorView, first: int, count: int, extent: Operand) -> Operand:
+def _merged(t: Translation, x: TensorView, first: int, count: int, extent: Operand) -> Operand:
     """Return x with `count` axes as one. A cast to a wider type is done behind that, at the positions that are looked up: it need not be in memory."""
     made = x.definition()
     if isinstance(made, PointwiseOp) and made.op_name == "cast" and made.tensor_inputs[0].dtype().bits <= x.dtype().bits:
-        return t.ops.cast(merged(t, made.tensor_inputs[0], first, count, extent), dtype=x.dtype())
+        return t.ops.cast(_merged(t, made.tensor_inputs[0], first, count, extent), dtype=x.dtype())
     if (x, first, count) not in t.merged:
         before, after = ([x.size(d) for d in places] for places in (range(first), range(first + count, t.rank(x))))
         t.merged[x, first, count] = t.ops.reshape(x, new_shape=[*before, extent, *after])
@@ -155,7 +161,7 @@ def type_of_positions(node: torch.fx.Node, first: int, count: int) -> torch.dtyp
 SHORT_POSITIONS = (torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def from_front(t: Translation, place: Operand, extent: Operand, dtype: torch.dtype) -> Operand:
+def _from_front(t: Translation, place: Operand, extent: Operand, dtype: torch.dtype) -> Operand:
     """Return places along an axis as numbers of a type, those that are negative counted from the end."""
     place = t.to(place, dtype)
     found = range_of(place)

@@ -15,13 +15,13 @@ from torch.fx import Node
 from ...ir.values import TensorView
 from ...ops.build import logical_axes
 from ...options import must_be_in_order
-from .lookups import few_places, from_front, has_whole_rows, scattered_few, type_of_positions, why_not_adjacent
+from .lookups import counted_over, few_places, has_whole_rows, scattered_few, type_of_positions, why_not_adjacent
 from .rules import Operand, Translation, meta_of, rule
 
 aten = torch.ops.aten
 
 
-def is_written_back(node: Node) -> bool:
+def _is_written_back(node: Node) -> bool:
     """True for a call whose first operand is an argument of the graph that its result is copied into."""
     base: Any = node.args[0]
     copies = aten.copy_.default
@@ -32,7 +32,7 @@ def _in_any_order(node: Node) -> str:
     """Why values must not replace others in any order, or cannot where they lie; or ""."""
     if must_be_in_order():
         return "values for one place, of which the last must stay, because equal calls must return equal bits"
-    if is_written_back(node) and not _is_dense(meta_of(node.args[0])):
+    if _is_written_back(node) and not _is_dense(meta_of(node.args[0])):
         return "an argument with gaps in memory, a part of which is written in place"
     return ""
 
@@ -62,10 +62,8 @@ def index_put(t: Translation, base: Operand, indices: list[Operand], values: Ope
     """Adjacent index tensors become one that counts over all of their axes; a negative position counts from the end."""
     first = next(n for n, i in enumerate(indices) if i is not None)
     given = [i for i in indices if i is not None]
-    dtype, sizes = type_of_positions(t.node, first, len(given)), [base.size(d) for d in range(t.rank(base))]
-    place = from_front(t, given[0], sizes[first], dtype)
-    for number, index in enumerate(given[1:], first + 1):
-        place = t.ops.add(t.ops.mul(place, sizes[number]), from_front(t, index, sizes[number], dtype))
+    place = counted_over(t, base, given, first, type_of_positions(t.node, first, len(given)))
+    sizes = [base.size(d) for d in range(t.rank(base))]
     before, behind = sizes[:first], sizes[first + len(given) :]
     if t.rank(place) == 0:
         place = t.ops.broadcast(place, is_broadcast_dim=[True])
@@ -91,7 +89,7 @@ def _expanded(t: Translation, values: Operand, sizes: list[Any]) -> Operand:
 def _writes(node: Node) -> str:
     """Few elements are compared with each position, unless they are written where the argument lies."""
     few = few_places(node)
-    if not few and not is_written_back(node):
+    if not few and not _is_written_back(node):
         return ""
     operands: tuple[Any, ...] = node.args
     base, index, source = (meta_of(operands[n]) for n in (0, 2, 3))
@@ -105,7 +103,7 @@ def scatter(t: Translation, base: Operand, dim: int, index: Operand, source: Ope
     """Each element replaces the one at its position: by comparisons with every position, or in memory."""
     is_tensor = isinstance(source, TensorView)
     source = t.to(source, t.result_dtype) if is_tensor else t.constant(source, t.result_dtype)
-    if not few_places(t.node) and (_in_any_order(t.node) or not is_written_back(t.node)):
+    if not few_places(t.node) and (_in_any_order(t.node) or not _is_written_back(t.node)):
         return scattered_few(t, base, dim, index, source, lambda here, element, there: t.ops.where(here, element, there))
     base, dim = t.to(base, t.result_dtype), dim % t.rank(base)
     if is_tensor and has_whole_rows(t.node):  # rows may repeat an element; what a scatter of elements takes may not
@@ -113,4 +111,4 @@ def scatter(t: Translation, base: Operand, dim: int, index: Operand, source: Ope
     return t.ops.scatter(base, index, source, dim)
 
 
-__all__ = ["index_put", "is_written_back", "scatter"]
+__all__ = ["index_put", "scatter"]
