@@ -43,11 +43,13 @@ def checked(fd: FusionDefinition, dtype: DataType, samples: int, rows: int, colu
     return runtime.program.text, runtime.proposal.params
 
 
-@pytest.mark.parametrize("dtype", [BF16, FLOAT], ids=["bf16", "float"])
 @pytest.mark.parametrize(
-    ("samples", "rows", "columns"),
-    [(3, 5, 1152), (1, 7, 1152), (7, 1, 640), (3, 5, 1), (2, 3, 33), (3, 4, 1001), (2, 5, 4096), (3, 3, 20000), (2, 2, 40008)],
-)
+    ("samples", "rows", "columns", "dtype"),
+    [
+        (3, 5, 1152, BF16), (1, 7, 1152, BF16), (7, 1, 640, FLOAT), (3, 5, 1, BF16), (3, 5, 1, FLOAT), (2, 3, 33, BF16), (3, 4, 1001, FLOAT), (3, 4, 1001, BF16),
+        (2, 5, 4096, FLOAT), (3, 3, 20000, BF16), (2, 2, 40008, FLOAT),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("norm", [layer_norm, rms_norm], ids=["layer", "rms"])
 def test_scale_and_shift_of_samples(norm, dtype: DataType, samples: int, rows: int, columns: int) -> None:
     checked(adaptive(norm, dtype), dtype, samples, rows, columns)
