@@ -49,7 +49,14 @@ def far_away(u: torch.Tensor) -> torch.Tensor:
     return u.roll(n // 2, -1) * u.roll(n // 2 + 1, -1) + u.roll(n - 1, -1).exp() * u.roll(2 * n + 1, -1)
 
 
-FIELDS: list[Callable[[torch.Tensor], torch.Tensor]] = [limited, along_columns, waves, there_and_back, far_away]
+def products(u: torch.Tensor) -> torch.Tensor:
+    """Whose gradients read what the forward rotated: the field along both axes, and what is computed from it."""
+    v = (u * 0.7).sin()
+    crossed = (u.roll(1, -2) - u.roll(-1, -2)) * (u.roll((1, 1), (-2, -1)) - u.roll((1, -1), (-2, -1)))
+    return crossed + u.roll(2, -1) * u.roll(-1, -1) + v.roll(1, -2) * v.roll(-1, -2) * v
+
+
+FIELDS: list[Callable[[torch.Tensor], torch.Tensor]] = [limited, along_columns, waves, there_and_back, far_away, products]
 SIZES = [(3, 5, 16), (2, 7, 33), (1, 9, 250), (4, 1, 3), (5, 6, 1), (1, 1, 2), (0, 4, 8)]
 
 
@@ -63,6 +70,26 @@ def test_values_and_gradients_of_fields(function: Callable[[torch.Tensor], torch
 def test_a_field_is_one_kernel_forward_and_backward(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     compare(function, torch.randn(64, 48, 1024), gradient_atol=1e-4, atol=1e-5)
     assert [len(call.kernels()) for graph in GRAPHS for call in graph.calls] == [1, 1]
+
+
+def test_the_gradient_rotates_the_field_again() -> None:
+    """The field itself is saved, and none of its rotations."""
+    u, saved = torch.randn(3, 7, 33, requires_grad=True), list[torch.Tensor]()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (saved.append(t), t)[1], lambda t: t):
+        out = torch.compile(products, backend="weft", options={"emulate": True, "strict": True})(u)
+    assert [t.data_ptr() for t in saved if t.numel() >= u.numel()] == [u.data_ptr()]
+    exact = u.detach().double().requires_grad_()
+    got, want = (torch.autograd.grad(o.sum(), of)[0] for o, of in ((out, u), (products(exact), exact)))
+    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-4)
+
+
+def test_a_rotation_that_is_returned_is_saved_as_it_is() -> None:
+    u = torch.randn(5, 9, requires_grad=True)
+    compiled = torch.compile(lambda u: (u.roll(1, 1), u.roll(1, 1) * u.sin()), backend="weft", options={"emulate": True, "strict": True})
+    exact = u.detach().double().requires_grad_()
+    got = torch.autograd.grad(compiled(u)[1].sum(), u)[0]
+    want = torch.autograd.grad((exact.roll(1, 1) * exact.sin()).sum(), exact)[0]
+    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-6)
 
 
 def _rolled(fd: FusionDefinition, shifts: list[int], extent: int) -> None:

@@ -130,6 +130,7 @@ def partition(
     _save_copies_of_arguments(joint.graph)
     compared_extrema.prepare(joint.graph)
     _count_again(joint.graph)
+    _rotate_again(joint.graph)
     with functorch_config.patch(cse=False):  # otherwise the partitioner would merge equal nodes, and keep the marks of only one of them
         forward, backward = min_cut_rematerialization_partition(joint, joint_inputs, **keywords)
     for module in (forward, backward):
@@ -166,6 +167,19 @@ def _count_again(graph: torch.fx.Graph) -> None:
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
         elif node.target is aten.index_select.default and node.args[2] in counted and _takes_all(node):
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+
+
+def _rotate_again(graph: torch.fx.Graph) -> None:
+    """Let the backward rotate again what the forward rotates, an argument or a tensor that is rotated to several places. Kernels read a tensor rotated, while
+    each rotation that is saved is one more tensor to write and read. One that the forward returns is in memory anyway."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    target = torch.ops.aten.roll.default
+    for node in graph.nodes:
+        rotated = [user for user in node.users if user.target is target]
+        for roll in rotated if node.op == "placeholder" or len(rotated) > 1 else ():
+            if not any(user.op == "output" for user in roll.users):
+                roll.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
 
 
 def _takes_all(taken: torch.fx.Node) -> bool:
