@@ -29,7 +29,9 @@ class PointwiseFacts:
     lanes. single_reads: names of inputs that must be read element by element, because their addresses do not allow the vectors that the outputs need.
     phased_limit_elems[p]: as vector_limit_elems, for vectors that need not fill a row; is_tailed[p]: all rows begin with one of these. index_work[p],
     phased_index_work[p]: accesses and divisions of an index there; the second for these vectors.
-    lookups[p], phased_lookups[p]: what a thread with 1, 2, 4, ... neighbouring results does if lookups are read element by element there; empty if none are.
+    other_lookups[p], phased_other_lookups[p]: lookups that are read element by element there, at positions that index tensors give.
+    lookups[p], phased_lookups[p]: what a thread with 1, 2, 4, ... neighbouring results does if lookups at positions that the kernel computes are read element
+    by element there; empty if none are.
     shared_rows[p]: what a thread's 1, 2, 4, ... neighbouring indices left of p share of lookups in vectors; empty if they share no loads.
     still_rows[p]: what does not vary along the innermost loop left of p; None if that is nothing.
     outside_accesses: of those in vectors, the part for elements that pads fill, which loads nothing.
@@ -63,6 +65,8 @@ class PointwiseFacts:
     phased_index_work: tuple[IndexWork, ...] = ()
     lookups: tuple[tuple[LookupWork, ...], ...] = ()
     phased_lookups: tuple[tuple[LookupWork, ...], ...] = ()
+    other_lookups: tuple[int, ...] = ()
+    phased_other_lookups: tuple[int, ...] = ()
     shared_rows: tuple[tuple[RowSharing, ...], ...] = ()
     still_rows: tuple[StillRows | None, ...] = ()
     outside_accesses: float = 0.0

@@ -11,6 +11,9 @@ Owns the template; parameters are chosen in `pointwise_heuristic.py`. Read first
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ..analysis.loop_axes import Obstacle
 from ..arch import MAX_GRID, Arch
 from ..ir.enums import ParallelType, SchedulerType
@@ -18,9 +21,10 @@ from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
 from ..schedule.peel import Peel, Phase
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
+from .cost.parts import fitting_elems
 from .limits import NEAR
 from .pointwise_analysis import PointwiseAnalysis, analyze_pointwise
-from .pointwise_heuristic import PointwiseParams, choose_with_trace, variants
+from .pointwise_heuristic import PointwiseParams, choose_with_trace, variants, with_fewer_elems
 from .rows import arrange, arrange_axes, merge_axes_at, names_in_vectors, phase_of, places_in_order, split_axis
 from .template import Template
 from .whole_rows import WholeRowParams, choose_whole_rows, schedule_whole_rows
@@ -48,6 +52,16 @@ class PointWise(Scheduler):
                 return whole, f"a thread has whole rows, predicted {time_ns / 1e3:.2f} us: {whole}\n{trace}"
         return params, str(trace)
 
+    def choose_other(
+        self, analysis: PointwiseAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, rejected: Mapping[Any, int]
+    ) -> tuple[PointwiseParams, str] | None:  # fmt: skip
+        """Return the best params with which a thread has as many elements as probably have registers, fewer than with the rejected ones; None if there are
+        none."""
+        facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits, arch.atomic_vector_bits)
+        most = min(fitting_elems(params.thread_elems, params.max_registers, spilled) for params, spilled in rejected.items())
+        other = with_fewer_elems(facts, arch, most) if most >= 1 and not analysis.needs_vectors else None
+        return None if other is None or other in rejected else (other, f"pointwise: what was chosen first is refused: {other}")
+
     def candidates(
         self, analysis: PointwiseAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch
     ) -> list[tuple[str, PointwiseParams | WholeRowParams]]:  # fmt: skip
@@ -71,7 +85,8 @@ class PointWise(Scheduler):
         template.vectorize([name for name in names if name not in params.single_reads], params.vector_elems)
         still = analysis.still_rows[params.break_point] if params.shares_rows else None
         kept = [template.tensor(name) for name in (still.kept if still is not None else ())]
-        template.inline_fixed(dict.fromkeys([*template.loads, *kept], loads_at), 0)
+        loads = template.loads_in_vectors(names) if params.late_lookups else template.loads
+        template.inline_fixed(dict.fromkeys([*loads, *kept], loads_at), 0)
         return ScheduleResult(tuple(static), params.max_registers, peel=None if phase is None else Peel(phase=phase), access_bits=params.access_bits)
 
 

@@ -8,7 +8,7 @@ Read first: `analyze_pointwise`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ..analysis.blocks import block_needs, moved_bits
@@ -55,7 +55,10 @@ class PointwiseAnalysis(Analysis):
         self.read_bits = sum(in_memory(t).dtype().bits for t in inputs if axes.stored(t) == stored)
         self.computed = computed_lookups(t for t in inputs if axes.stored(t) == stored)
         self.also_read = {t for t in inputs if axes.stored(t) == stored and in_memory(t) is t}.intersection(map(in_memory, self.computed))
-        self.looked_up = computed_lookups(t for t in inputs if self.order and self.order[-1] in axes.stored(t))
+        along = [t for t in inputs if self.order and self.order[-1] in axes.stored(t)]
+        self.looked_up = computed_lookups(along)
+        others = {t for t in along if isinstance(t.definition(), LookupOp)}.difference(self.looked_up)
+        self.other_lookups, self.phased_other_lookups = (self._count_others(others, is_phased) for is_phased in (False, True))
         self._known: dict[tuple[Any, ...], Any] = {}
         self.written_bits = moved_bits([t for t in outputs if axes.stored(t) == stored])
         self.divides_rows = any(sample.layout != "rows" for t in outputs if (sample := sample_of(t)) is not None)
@@ -96,6 +99,10 @@ class PointwiseAnalysis(Analysis):
             index_work=self.index_work,
             phased_index_work=tuple(self.index_work[p] if tailed else self.phased_index_work[p] for p, (_, tailed) in enumerate(phased)) or self.index_work,
             **self._lookups(env, vector_limits, phased),
+            other_lookups=self.other_lookups,
+            phased_other_lookups=tuple(
+                self.other_lookups[p] if tailed else self.phased_other_lookups[p] for p, (_, tailed) in enumerate(phased)
+            ) if self.other_lookups else (),
             shared_rows=self._shared_rows(env),
             still_rows=self.still_rows,
             outside_accesses=self._outside_accesses(env),
@@ -108,6 +115,9 @@ class PointwiseAnalysis(Analysis):
         if not all(row <= self.axes.stored(t) for t in self.outputs):
             return 1, False
         return phased_limit(self.limits, position, env, alignment_bits)
+
+    def _count_others(self, others: Collection[TensorView], is_phased: bool) -> tuple[int, ...]:
+        return tuple(len(set(others).difference(self.limits.in_vectors(p, is_phased))) for p in range(len(self.order))) if others else ()
 
     def _index_work(self, tensors: Sequence[TensorView], is_phased: bool) -> tuple[IndexWork, ...]:
         places = range(max(1, len(self.order)))

@@ -28,7 +28,7 @@ from .cost.passing import passing_ns
 from .cost.pointwise import Pointwise, step_bytes, work_of_pointwise
 from .accesses import access_bits_of
 from .facts import PointwiseFacts
-from .limits import NEAR, SHOWN, TIMED, UNROLLS
+from .limits import MOST_EARLY_LOOKUPS, NEAR, SHOWN, TIMED, UNROLLS
 from .still_rows import StillRows
 
 BLOCK_THREADS = (128, 64, 256)
@@ -45,7 +45,8 @@ class PointwiseParams:
     split_grid_y: the loop on BIDy has more than 65535 iterations and gets a serial loop around it. max_registers: per thread, for the compiler.
     single_reads: names of inputs that are read element by element. is_phased: vectors are aligned in memory although the right side's rows are not, so that
     a row begins and ends inside of one; with is_tailed it only ends inside of one. access_bits: of the widest access of a thread. shares_rows: what does not
-    vary along the innermost loop on the left is loaded and computed once for the unroll_outer indices of a thread, which are all of that loop.
+    vary along the innermost loop on the left is loaded and computed once for the unroll_outer indices of a thread, which are all of that loop. late_lookups:
+    what is looked up element by element is loaded where it is used, instead of before all of it is used, because a thread looks up much.
     """
 
     break_point: int
@@ -62,6 +63,11 @@ class PointwiseParams:
     access_bits: int = MAX_VECTOR_BITS
     is_tailed: bool = False
     shares_rows: bool = False
+    late_lookups: bool = False
+
+    @property
+    def thread_elems(self) -> int:
+        return self.vector_elems * self.unroll_outer * self.unroll_inner
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,14 @@ def choose_with_trace(facts: PointwiseFacts, arch: Arch) -> tuple[PointwiseParam
     """Return the params and why, best candidate first."""
     ranked = Candidates(facts, arch).ranked(SHOWN)
     return ranked[0].params, Trace("pointwise", facts, CRITERIA, tuple(ranked), ranked[0].params)
+
+
+def with_fewer_elems(facts: PointwiseFacts, arch: Arch, most_elems: int) -> PointwiseParams:
+    """Return the best params of which a thread has up to `most_elems` elements, or as many as an output's bytes need."""
+    most = max(most_elems, facts.min_vector_elems)
+    limits, phased = (tuple(min(most, elems) for elems in limit) for limit in (facts.vector_limit_elems, facts.phased_limit_elems))
+    narrow = replace(facts, vector_limit_elems=limits, phased_limit_elems=phased)
+    return Candidates(narrow, arch, most).ranked(1)[0].params
 
 
 def variants(facts: PointwiseFacts, arch: Arch) -> list[tuple[str, PointwiseParams]]:
@@ -129,6 +143,13 @@ def breaks(facts: PointwiseFacts) -> list[Break]:
     return out
 
 
+def looked_up(facts: PointwiseFacts, position: int, vector: int, is_phased: bool) -> int:
+    """Return how many elements a thread looks up for a vector, element by element."""
+    tables, others = (facts.phased_lookups, facts.phased_other_lookups) if is_phased else (facts.lookups, facts.other_lookups)
+    work = tables[position] if position < len(tables) else ()
+    return (work[min(vector.bit_length(), len(work)) - 1].loads if work else 0) + (vector * others[position] if others else 0)
+
+
 def rows_on_left(facts: PointwiseFacts, position: int, outer: int) -> int:
     """Return the number of indices left of a break position, with the innermost loop a multiple of `outer`."""
     *others, last = facts.extents_elems[:position] or (1,)
@@ -143,14 +164,16 @@ _COLUMNS = ("break_point", "vector_elems", "unroll_outer", "unroll_inner", "bdim
 
 
 class Candidates:
-    """The kernels that are compared, for one set of facts. rows: one per kernel, with these columns."""
+    """The kernels that are compared, for one set of facts. rows: one per kernel, with these columns. most_elems: of a thread, if not as many as are best."""
 
-    def __init__(self, facts: PointwiseFacts, arch: Arch) -> None:
+    def __init__(self, facts: PointwiseFacts, arch: Arch, most_elems: int | None = None) -> None:
         if not facts.total_elems:  # no kernel runs; any params are valid
             facts = replace(facts, extents_elems=tuple(max(1, n) for n in facts.extents_elems))
         self.facts, self.arch = facts, arch
         self.breaks = {at.position: at for at in breaks(self.facts)}
         self.rows = np.concatenate([self._of(at) for at in self.breaks.values()])
+        if most_elems is not None:
+            self.rows = self.rows[self.rows[:, 1:4].prod(1) <= most_elems]
 
     def table(self) -> Pointwise:
         """Return the candidates as arrays."""
@@ -175,6 +198,7 @@ class Candidates:
             split_grid_y=position > 0 and y_blocks > MAX_GRID[1], max_registers=self.arch.max_registers_per_thread,
             single_reads=self.facts.single_reads, is_phased=is_phased > 0, access_bits=access_bits_of(self.facts, vector),
             is_tailed=is_phased > 0 and self.facts.is_tailed[position], shares_rows=shares > 0,
+            late_lookups=outer * inner * looked_up(self.facts, position, vector, is_phased > 0) >= MOST_EARLY_LOOKUPS,
         )  # fmt: skip
 
     def _of(self, at: Break) -> np.ndarray:

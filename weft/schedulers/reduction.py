@@ -11,6 +11,7 @@ Owns the template; parameters are chosen in `reduction_heuristic.py`. Read first
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,7 @@ from .rows import (
     arrange_axes, canonical_rows, kept_and_reduced, merge_axes_at, names_in_vectors, phase_of_rows, positions, split_axis, split_last_run, whole_warps,
 )  # fmt: skip
 from .several_kernels import start_ns, why_several
+from .spilled_reductions import other_reduction
 from .short_rows import choose_short, choose_whole, schedule_short
 from .template import Template
 
@@ -80,6 +82,13 @@ class Reduction(Scheduler):
             if time_ns < trace.candidates[0].time_ns + TOUCHED_TWICE * bytes_ns:
                 return phased, f"rows of one phase in a block, predicted {time_ns / 1e3:.2f} us: {phased}\n{trace}"
         return with_kept_inputs(with_accesses(params, facts), analysis, facts, arch), str(trace)
+
+    def choose_other(
+        self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, rejected: Mapping[Any, int]
+    ) -> tuple[ReductionParams, str] | None:  # fmt: skip
+        facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
+        other = other_reduction(facts, arch, rejected)
+        return None if other is None else (with_kept_inputs(other, analysis, facts, arch), f"reduction: what was chosen first is refused: {other}")
 
     def candidates(
         self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch

@@ -52,6 +52,11 @@ class Template:
         """The tensors that are loaded from global memory into registers."""
         return [*(cache for _, cache in self.inputs), *(result for _, result in self.lookups)]
 
+    def loads_in_vectors(self, names: Iterable[int]) -> list[TensorView]:
+        """The same without results of lookups that are not among `names`."""
+        wanted = set(names)
+        return [*(cache for _, cache in self.inputs), *(result for name, result in self.lookups if name in wanted)]
+
     def tensor(self, name: int) -> TensorView:
         """Return the tensor called T`name`."""
         return next(t for t in self.fusion.tensors() if t.name == name)

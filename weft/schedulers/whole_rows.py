@@ -59,6 +59,10 @@ class WholeRowParams:
     def elems(self) -> int:
         return math.prod(self.extents)
 
+    @property
+    def thread_elems(self) -> int:
+        return self.elems * self.unroll
+
 
 def choose_whole_rows(analysis: PointwiseAnalysis, facts: PointwiseFacts, sizes: Sizes, arch: Arch) -> list[tuple[float, WholeRowParams]]:
     """Return (predicted time in ns, params), best first; empty where elements of rows share little, and for what needs the loops of other templates."""

@@ -111,6 +111,15 @@ def missing_registers(spilled_bytes: float) -> float:
     return spilled_bytes / 2 / REGISTER_BYTES
 
 
+def fitting_elems(elems: int, registers: int, spilled_bytes: float) -> int:
+    """Return how many elements per thread have registers, a power of two, where a thread with `elems` of them spills so many bytes; 0 if one has not.
+
+    Example: fitting_elems(4, 255, 1464) == 2
+    """
+    fitting = min(elems - 1, int(elems * registers / (registers + missing_registers(spilled_bytes))))
+    return 1 << fitting.bit_length() >> 1
+
+
 def registers(loaded: Any, operations: Any, *, held: Any = 0.0, has_loop: bool = True) -> Any:
     """Return the registers per thread of kernels without staying blocks. loaded: words of 32 bits that are loaded before their first use; held: words that are
     kept through a loop, such as sums.
