@@ -6,6 +6,7 @@ Read first: `propose`, `compile_program`.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Hashable, Mapping, Sequence
@@ -13,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .analysis.extents import SizeEquality, canonicalize_extents
-from .arch import Arch
+from .analysis.live_values import Pressure, pressure_of
+from .arch import MOST_SPILL_BYTES, Arch
 from .codegen.cuda import generate
 from .dtypes import DataType
 from .dump import Dump
@@ -25,7 +27,7 @@ from .ir.enums import SchedulerType
 from .ir.fusion import Fusion
 from .ir.graph_ops import CatOp, ReshapeOp, RollOp, ScanOp, ScatterOp, ScatterStoreOp, TorchOp, WrittenOp
 from .ir.structure import known_key
-from .ir.values import Expr
+from .ir.values import Expr, ReductionOp, WelfordOp
 from .lower.kernel_text import body_text
 from .lower.pipeline import lower
 from .lower.program import KernelProgram
@@ -39,6 +41,7 @@ from .schedule.scan_states import translate_scans
 from .schedule.welford import fold_scheduled_welford, translate_welford
 from .schedulers import SCHEDULERS
 from .schedulers.base import Decline, ScheduleResult, Scheduler
+from .schedulers.cost.parts import missing_registers
 from .schedulers.limits import TARGET_WARPS
 
 
@@ -89,11 +92,13 @@ class Rejected(Exception):
 class Failures:
     """Failures with fusions of one structure.
 
-    declines: schedulers that failed on them, with the reason. rejected: params whose kernels cannot be used.
+    declines: schedulers that failed on them, with the reason. rejected: params whose kernels cannot be used. missing_registers: how many a thread lacked that
+    spilled too much with all params of a scheduler.
     """
 
     declines: dict[SchedulerType, str] = field(default_factory=dict)
     rejected: dict[SchedulerType, dict[Any, WeftError]] = field(default_factory=dict)
+    missing_registers: float = 0.0
 
 
 FAILURES: dict[tuple[Hashable, ...], Failures] = {}
@@ -105,7 +110,7 @@ class Prepared:
     """A fusion made ready for analysis: a clone with canonical extents and no Welford ops, and each scheduler's analysis of it.
 
     equalities: sizes that the host must find equal. declines: schedulers that never take this fusion, with the reason. rejected: params whose kernels cannot be
-    used, with the reason. in_one_pass: reductions were combined.
+    used, with the reason. in_one_pass: reductions were combined. missing_registers: see `Failures`.
     """
 
     fusion: Fusion
@@ -114,13 +119,19 @@ class Prepared:
     analyses: dict[SchedulerType, Any] = field(default_factory=dict)
     declines: dict[SchedulerType, str] = field(default_factory=dict)
     rejected: dict[SchedulerType, dict[Any, WeftError]] = field(default_factory=dict)
+    missing_registers: float = 0.0
+
+    @functools.cached_property
+    def pressure(self) -> Pressure:
+        """What its values take of a thread's registers."""
+        return pressure_of(self.fusion.tensor_exprs())
 
     def learn(self, failures: Failures) -> None:
         """Exclude what failed on fusions like this one."""
         for name, reason in failures.declines.items():
             self.analyses.pop(name, None)
             self.declines[name] = reason
-        self.rejected = failures.rejected
+        self.rejected, self.missing_registers = failures.rejected, failures.missing_registers
 
     def analysis(self, scheduler: Scheduler) -> Any | None:
         """Return the scheduler's analysis, or None if it declines (the reason is in `declines`)."""
@@ -154,6 +165,9 @@ class Proposal:
     is_last: bool = False
 
 
+ROOM = 0.75
+"""The part of a thread's registers that values may hold at once in a kernel that is made because one for more spilled: the rest is for addresses and
+conditions, and for values that the compiler keeps instead of computing them again."""
 MOST_SLOW = 3
 """The most kernels that are refused only because others are probably faster, because each costs a compilation; then the first of them is taken."""
 LOGGER = logging.getLogger("weft")
@@ -266,10 +280,21 @@ def candidates(fusion: Fusion, sizes: Mapping[Sym, Number], alignment_bits: Mapp
     return out
 
 
-def declines(fusion: Fusion, sizes: Mapping[Sym, Number], arch: Arch) -> dict[str, str] | None:
+class Reasons(dict[str, str]):
+    """Why each scheduler declines a fusion. most: what kernels may have into which it is to be divided, if it is declined because one kernel spills."""
+
+    def __init__(self, most: Pressure | None) -> None:
+        super().__init__()
+        self.most = most
+
+
+def declines(fusion: Fusion, sizes: Mapping[Sym, Number], arch: Arch) -> Reasons | None:
     """Return None when a scheduler takes the fusion at these sizes, else the reason of each. All tensors count as fully aligned."""
     prepared = prepare(fusion)
-    reasons: dict[str, str] = {}
+    reasons = Reasons(_most_pressure(prepared, arch))
+    if _spills_surely(prepared, arch):
+        reasons["registers"] = f"{prepared.pressure.live} registers would hold values at once, and a thread has {registers_of_a_thread(arch)}"
+        return reasons
     for scheduler in SCHEDULERS:
         analysis = prepared.analysis(scheduler)
         declined = None if analysis is None else scheduler.accept(analysis, sizes, {}, arch)  # type: ignore[arg-type]
@@ -277,6 +302,26 @@ def declines(fusion: Fusion, sizes: Mapping[Sym, Number], arch: Arch) -> dict[st
             return None
         reasons[scheduler.name.name] = prepared.declines[scheduler.name] if declined is None else declined.reason
     return reasons
+
+
+def registers_of_a_thread(arch: Arch) -> int:
+    """Return how many registers a thread of a small block can have."""
+    return arch.max_registers_per_thread
+
+
+def _most_pressure(prepared: Prepared, arch: Arch) -> Pressure | None:
+    """Return what kernels may have into which a fusion is to be divided, because one kernel spills or surely would; None if none spilled."""
+    registers = registers_of_a_thread(arch)
+    if prepared.missing_registers:
+        return prepared.pressure.times(ROOM * registers / (registers + prepared.missing_registers))
+    return Pressure(int(ROOM * registers), 1) if _spills_surely(prepared, arch) else None
+
+
+def _spills_surely(prepared: Prepared, arch: Arch) -> bool:
+    """Tell whether a pointwise kernel has so many values alive at once that it spills too much with one element per thread."""
+    most = registers_of_a_thread(arch) + missing_registers(MOST_SPILL_BYTES)
+    folds = (ReductionOp, WelfordOp, ScanOp)
+    return prepared.pressure.live > most and not any(isinstance(e, folds) for e in prepared.fusion.tensor_exprs())
 
 
 def is_taken_at_some_sizes(fusion: Fusion) -> bool:
@@ -301,10 +346,14 @@ def reject(found: Rejected) -> None:
 
 
 def give_up(failed: ScheduleFailed) -> None:
-    """Let the scheduler that failed decline fusions like this from now on, and warn."""
+    """Let the scheduler that failed decline fusions like this from now on, and warn unless all of its kernels spill."""
     failures = FAILURES.setdefault(known_key(failed.fusion), Failures())
     failures.declines[failed.scheduler] = f"it failed on this fusion ({failed.error.code})"
+    failures.missing_registers = max(failures.missing_registers, missing_registers(failed.error.spilled_bytes))
     prepare(failed.fusion).learn(failures)
+    if failed.error.spilled_bytes:
+        LOGGER.info("%s: %s; what it computes is divided into several kernels", failed.scheduler.name, failed.error)
+        return
     LOGGER.warning("%s took a fusion and failed; others compute it. This is a defect of weft, please report it: %s", failed.scheduler.name, failed.error)
 
 

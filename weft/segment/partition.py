@@ -16,7 +16,7 @@ from dataclasses import replace
 from ..analysis.connected import components
 from ..analysis.layouts import keep_memory_formats
 from ..analysis.op_cost import INSTRUCTIONS_PER_BYTE, LAUNCH_BYTES
-from ..compiler import NoScheduler, is_taken_at_some_sizes
+from ..compiler import NoScheduler, Reasons, is_taken_at_some_sizes
 from ..errors import require
 from ..expr import Number, Sym, evaluate_int
 from ..graph.few_terms import term_by_term
@@ -30,6 +30,7 @@ from ..ir.values import Expr, PointwiseOp, ReductionOp, TensorView, Val, Welford
 from ..ops.torch_ops import entry_of
 from .alike import join_alike, join_small_sums, tie
 from .asking import Answers, Asked, Pairs, Refusals, Takes
+from .divided import divided
 from .extract import boundary, extract
 from .group import Group
 from .groups import Graph, bytes_in_memory, is_alone, is_barrier, slots_of
@@ -37,6 +38,7 @@ from .narrow_edges import narrow_edges
 from .plan import KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_inputs
 from .search import join_states, repeat_short_chains, search
 
+SPILLS = "one kernel would hold more values than a thread has registers"
 SMALL = 100
 """With up to this many expressions the schedulers are first asked about one kernel for all; with more, only about the groups of the search."""
 MOST_TRIED = 600
@@ -269,7 +271,7 @@ class _Partition:
         reasons: dict[Group | None, str] = {}
         for step in steps:
             for tensor in step.reads:
-                if not isinstance(tensor, TensorView) or tensor.definition() is None:
+                if not isinstance(tensor, TensorView) or tensor.definition() is None or (tensor, step) in self.reasons:
                     continue
                 writer = graph.writer.get(tensor)
                 if writer not in reasons:
@@ -290,11 +292,22 @@ class _Partition:
             return [own for part in group.parts for own in self._steps_of_exprs(part.exprs, part.writes)]
         if len(members) == 1:
             return [_alone(expr, reasons)]
-        return self._cut_again(members, writes)
+        return self._divided(reasons, members, writes) or self._cut_again(members, writes)
 
     def _steps_of_exprs(self, exprs: Sequence[Expr], writes: Set[TensorView]) -> list[Step]:
         step, reasons = self._kernel(exprs, writes)
-        return [step] if reasons is None else self._cut_again(exprs, writes)
+        return [step] if reasons is None else self._divided(reasons, exprs, writes) or self._cut_again(exprs, writes)
+
+    def _divided(self, reasons: dict[str, str], exprs: Sequence[Expr], writes: Set[TensorView]) -> list[Step]:
+        """Return the steps of a group whose kernel spills too much; none if that is not why it is declined, or it cannot be divided."""
+        most = reasons.most if isinstance(reasons, Reasons) else None
+        parts = None if most is None else divided(Graph(self.fusion, exprs, writes, self.env), exprs, writes, most)
+        steps: list[Step] = []
+        for part in parts or ():
+            own = self._steps_of_exprs(part.exprs, part.writes)
+            self.reasons.update(((t, step), SPILLS) for step in own for t in step.reads if isinstance(t, TensorView) and t.definition() is not None)
+            steps += own
+        return steps
 
     def _kernel(self, exprs: Sequence[Expr], writes: Set[TensorView], tied: Sequence[TensorView] = ()) -> tuple[KernelStep, dict[str, str] | None]:
         """Return the kernel of a group, with the fusion of an earlier one of equal structure, and why schedulers decline it."""
