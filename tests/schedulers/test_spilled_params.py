@@ -15,8 +15,9 @@ from weft.options import options
 from weft.runtime.engines import EmulatorEngine
 from weft.runtime.resources import TooManySpills
 from weft.runtime.runtimes import Runtime, forget_kernels
-from weft.schedulers import pointwise_heuristic
+from weft.schedulers import pointwise_heuristic, reduction_heuristic
 from weft.schedulers.cost.parts import fitting_elems
+from weft.schedulers.reduction_heuristic import ReductionParams
 
 FLOAT, BF16 = DataType.Float, DataType.BFloat16
 H200 = arch_by_name("H200")
@@ -127,8 +128,8 @@ def test_a_reduction_ends_where_nothing_has_more_registers(refused: list[int]) -
     assert len(refused) > 20
 
 
-def windows() -> FusionDefinition:
-    """Sums of sines of the pixels of a window of 3 x 3 times their values; rows and columns beyond an edge are those at it."""
+def windows(dim: int | None = None) -> FusionDefinition:
+    """Sums of sines of the pixels of a window of 3 x 3 times their values; rows and columns beyond an edge are those at it. dim: the axis that is summed."""
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], contiguity=True, dtype=FLOAT)
         rows, columns = ([_near(fd, fd.ops.size(x, dim), step) for step in (-1, 0, 1)] for dim in range(2))
@@ -138,8 +139,18 @@ def windows() -> FusionDefinition:
                 part = fd.ops.index_select(fd.ops.index_select(x, row, 0), column, 1)
                 term = fd.ops.mul(fd.ops.sin(part), fd.ops.add(part, float(i - j)))
                 total = term if total is None else fd.ops.add(total, term)
-        fd.add_output(total)
+        fd.add_output(total if dim is None else fd.ops.sum(total, [dim]))
     return fd
+
+
+def of_windows(x: torch.Tensor) -> torch.Tensor:
+    rows, columns = (torch.arange(n) for n in x.shape)
+    wanted = torch.zeros(x.shape, dtype=torch.float64)
+    for i in range(3):
+        for j in range(3):
+            part = x.double()[(rows + i - 1).clamp(0, x.shape[0] - 1)][:, (columns + j - 1).clamp(0, x.shape[1] - 1)]
+            wanted += part.sin() * (part + (i - j))
+    return wanted
 
 
 def _near(fd: FusionDefinition, extent: Any, step: int) -> Any:
@@ -156,13 +167,22 @@ def test_many_lookups_are_loaded_where_they_are_used(monkeypatch: pytest.MonkeyP
     fd = windows()
     with options(strict_schedules=True):
         (made,) = fd.execute([x])
-    rows, columns, wanted = torch.arange(shape[0]), torch.arange(shape[1]), torch.zeros(shape, dtype=torch.float64)
-    for i in range(3):
-        for j in range(3):
-            part = x.double()[(rows + i - 1).clamp(0, shape[0] - 1)][:, (columns + j - 1).clamp(0, shape[1] - 1)]
-            wanted += part.sin() * (part + (i - j))
-    assert made.shape == shape and torch.allclose(made.double(), wanted, rtol=0, atol=1e-5)
+    assert made.shape == shape and torch.allclose(made.double(), of_windows(x), rtol=0, atol=1e-5)
     assert min(shape[0], shape[1] - 1) < 1 or last(fd).proposal.params.late_lookups is is_late
+
+
+@pytest.mark.parametrize("most, is_late", [(9, True), (1000, False)])
+@pytest.mark.parametrize("shape", [(130, 36), (1, 100), (21, 300), (5, 33), (0, 8)])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_sums_of_many_lookups(monkeypatch: pytest.MonkeyPatch, dim: int, shape: tuple[int, int], most: int, is_late: bool) -> None:
+    monkeypatch.setattr(reduction_heuristic, "MOST_EARLY_LOOKUPS", most)
+    x, fd = torch.randn(shape, generator=torch.Generator().manual_seed(4)), windows(dim)
+    with options(strict_schedules=True):
+        (made,) = fd.execute([x])
+    wanted = of_windows(x).sum(dim)
+    assert made.shape == wanted.shape and torch.allclose(made.double(), wanted, rtol=1e-5, atol=1e-4)
+    params = last(fd).proposal.params if x.numel() else None
+    assert not isinstance(params, ReductionParams) or params.kind == "short" or params.late_lookups is is_late
 
 
 def test_lookups_at_positions_from_memory_count_too(monkeypatch: pytest.MonkeyPatch) -> None:

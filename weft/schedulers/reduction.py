@@ -133,7 +133,8 @@ class Reduction(Scheduler):
             template.fold_vectors(params.vector_elems)
         first = next((n for n, a in enumerate(reference.get_loop_domain()) if a.is_reduction()), 0)
         apart = read_on_both_sides(template) if params.kind == "outer" else []
-        fixed = {t: own_position(fusion, t, partial, loads_at) if params.kind == "outer" else loads_at for t in template.loads}
+        loads = template.loads_in_vectors(names) if params.late_lookups else template.loads
+        fixed = {t: own_position(fusion, t, partial, loads_at) if params.kind == "outer" else loads_at for t in loads}
         template.inline_fixed(fixed, first, apart, is_across=params.are_all)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)

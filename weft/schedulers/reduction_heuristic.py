@@ -28,7 +28,7 @@ from .arithmetic import Trace, ceil_div, few_digits, next_power_of_two, previous
 from .cost.passing import passing_ns
 from .cost.reductions import Reductions, needed_registers, work_of_reductions
 from .facts import ReductionFacts
-from .limits import MOST_LOOKED_UP, NEAR, SHOWN, UNROLLS
+from .limits import MOST_EARLY_LOOKUPS, MOST_LOOKED_UP, NEAR, SHOWN, UNROLLS
 
 MOST_SHIFTED_UNROLL = 1
 ROUNDS_OF_BLOCKS = (1, 2, 4, 8)
@@ -72,7 +72,8 @@ class ReductionParams:
     single_reads: names of inputs that are read element by element. access_bits: of the widest access to global memory. kept: names of inputs that are to stay
     in L2, where a later kernel finds them. results: neighbouring results of a thread ("short" only). are_all: the columns of a thread are the whole innermost
     loop, read element by element ("outer" only). window_axes: number of innermost loops whose end vectors do not cross, because their elements share what they
-    look up ("inner" only; 0: all of the row).
+    look up ("inner" only; 0: all of the row). late_lookups: what is looked up element by element is loaded where it is used, instead of before all of it is
+    used, because a thread looks up much; not if "short".
     """
 
     kind: str
@@ -95,6 +96,7 @@ class ReductionParams:
     results: int = 1
     are_all: bool = False
     window_axes: int = 0
+    late_lookups: bool = False
 
     @property
     def threads_per_block(self) -> int:
@@ -187,6 +189,7 @@ class Candidates:
             self.vector = SHIFTED_ELEMS
         if self.are_all:
             self.vector = facts.columns_of_one
+        self.looked_up = facts.looked_up * self.vector if facts.window is None else facts.window.loads
         self.loaded_registers = ceil_div(self.vector * facts.max_dtype_bits, 32) * max(1, facts.vectorizable_inputs)
         self.shapes: list[_Shape] = list(dict.fromkeys(self._inner() if facts.is_inner else self._outer()))
 
@@ -238,7 +241,7 @@ class Candidates:
             grid_split=split, is_warp_only=is_warp_only, max_registers=registers, is_phased=self.is_phased,
             is_tailed=self.is_phased and self.facts.is_tailed,
             unswitch=vectors > unroll > 1 and not is_3d, is_cluster=is_cluster, overlaps=self.overlaps,
-            are_all=self.are_all,
+            are_all=self.are_all, late_lookups=unroll * self.looked_up >= MOST_EARLY_LOOKUPS,
         )  # fmt: skip
         return params if self.facts.window is None else replace(params, window_axes=1)
 
