@@ -241,8 +241,10 @@ class Candidates:
             grid_split=split, is_warp_only=is_warp_only, max_registers=registers, is_phased=self.is_phased,
             is_tailed=self.is_phased and self.facts.is_tailed,
             unswitch=vectors > unroll > 1 and not is_3d, is_cluster=is_cluster, overlaps=self.overlaps,
-            are_all=self.are_all, late_lookups=unroll * self.looked_up >= MOST_EARLY_LOOKUPS,
+            are_all=self.are_all,
         )  # fmt: skip
+        if unroll * self.looked_up >= MOST_EARLY_LOOKUPS:
+            params = replace(params, late_lookups=True)
         return params if self.facts.window is None else replace(params, window_axes=1)
 
     def vectors(self, bdimx: int, bdimy: int, bdimz: int, split: int, *, is_3d: bool = False) -> int:
