@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fusion_check import poisoned_outputs
 
 from weft import DataType, FusionDefinition
 from weft.reference.interpreter import evaluate
@@ -183,3 +184,40 @@ def test_orders_that_differ_are_not_tied() -> None:
         fd.add_output(fd.ops.add(fd.ops.sum(a), fd.ops.max(b)))
 
     assert kernels(build, torch.rand(6, 6)) >= 2
+
+
+@pytest.mark.parametrize("rows", [37, 1, 0, 1030])
+@pytest.mark.parametrize(("columns", "wide"), [(2, 1), (3, 1), (5, 2)])
+def test_columns_that_another_kernel_adds_are_one_kernel(rows: int, columns: int, wide: int) -> None:
+    """Nothing in the kernel of the columns says that their rows are the same: their sum does, which reads them from memory."""
+    with FusionDefinition() as fd:
+        o, x = fd.ops, fd.define_tensor([-1, columns * wide], contiguity=True)
+        parts = [o.sin(o.slice(x, [0, wide * n], [x.size(0), wide * (n + 1)])) for n in range(columns)]
+        total = o.segment_set(parts[0])
+        for part in parts[1:]:
+            total = o.add(o.mul(total, 0.5), o.segment_set(part))
+        for out in (*parts, total):
+            fd.add_output(out)
+    given = torch.randn(rows, columns * wide)
+    with poisoned_outputs():
+        got = fd.execute([given])
+    wanted = list(given.double().sin().split(wide, 1))
+    total = wanted[0]
+    for part in wanted[1:]:
+        total = total * 0.5 + part
+    for out, want in zip(got, (*wanted, total), strict=True):
+        torch.testing.assert_close(out.double(), want, rtol=0, atol=1e-6)
+    assert len(fd.fec.kernel_runtimes) == (2 if rows else 0)
+
+
+def test_columns_in_another_order_of_axes_are_not_tied() -> None:
+    """Two parts lie transposed to each other, and a sum in another kernel tells which axes of theirs are the same: the first is not the first."""
+
+    def build(fd: FusionDefinition) -> None:
+        o, x = fd.ops, fd.define_tensor([6, 6, 2], contiguity=True)
+        a, b = (o.exp(o.squeeze(o.slice(x, [0, 0, n], [6, 6, n + 1]), [2])) for n in range(2))
+        turned = o.permute(o.segment_set(b), [1, 0])
+        for out in (a, b, o.add(o.segment_set(a), turned)):
+            fd.add_output(out)
+
+    kernels(build, torch.randn(6, 6, 2))

@@ -144,6 +144,20 @@ def _join(graph: Graph, a: Group, b: Group) -> Group:
     return joined
 
 
+def results_with_one_loop(graph: Graph, group: Group) -> list[TensorView]:
+    """Return the results of a pointwise group that have all of its loops, in one order, of which several have these loops only because of their readers: rows
+    that are cut out of one tensor are added by another kernel."""
+    writes, found = graph.writes(group), dict[tuple[int, ...], list[TensorView]]()
+    needed = 0
+    for tensor in (*group.reads - group.whole, *writes):
+        needed |= graph.axes(tensor)
+    for tensor in sorted(writes, key=lambda t: t.name):
+        root = no_reductions(tensor.get_maybe_root_domain())
+        if graph.axes(tensor) == needed and set(root) == set(no_reductions(tensor.get_logical_domain())):
+            found.setdefault(tuple(0 if axis.is_broadcast() else graph.bit(axis) for axis in root), []).append(tensor)
+    return max(found.values(), key=len, default=[])
+
+
 def tie(fusion: Fusion, tensors: Sequence[TensorView]) -> None:
     """Tie the loops of the copies of `tensors` in a kernel's fusion. For a reduction, its operand is tied instead of its result, because schedules split
     reductions in two.
@@ -159,4 +173,4 @@ def tie(fusion: Fusion, tensors: Sequence[TensorView]) -> None:
             expr.attributes[TIE] = 1
 
 
-__all__ = ["join_alike", "join_small_sums", "tie"]
+__all__ = ["join_alike", "join_small_sums", "results_with_one_loop", "tie"]

@@ -28,7 +28,7 @@ from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp, WrittenOp
 from ..ir.values import Expr, PointwiseOp, ReductionOp, TensorView, Val, WelfordOp
 from ..ops.torch_ops import entry_of
-from .alike import join_alike, join_small_sums, tie
+from .alike import join_alike, join_small_sums, results_with_one_loop, tie
 from .asking import Answers, Asked, Pairs, Refusals, Takes
 from .divided import divided
 from .extract import boundary, extract
@@ -288,6 +288,10 @@ class _Partition:
         step, reasons = self._kernel(members, writes, group.tied)
         if reasons is None:
             return [step]
+        if not (group.folds or group.scans or group.scatters or group.tied) and len(tied := results_with_one_loop(graph, group)) > 1:
+            step, own_reasons = self._kernel(members, writes, tied)
+            if own_reasons is None:
+                return [step]
         if len(group.parts) > 1:
             return [own for part in group.parts for own in self._steps_of_exprs(part.exprs, part.writes)]
         if len(members) == 1:
