@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from compared_images import compare
+from fusion_check import poisoned_outputs
 from torch import Tensor
 
 from weft import DataType, FusionDefinition
@@ -71,6 +72,31 @@ def test_a_missing_number_is_the_largest_and_the_smallest() -> None:
     x[3, 5, 1] = x[0, 0, 0] = float("nan")
     out = torch.compile(saturation, backend=backend, options={"emulate": True, "strict": True})(x)
     assert torch.equal(out.isnan(), saturation(x).isnan()) and int(out.isnan().sum()) == 2
+
+
+def filtered(x: Tensor) -> Tensor:
+    """A Kalman filter's covariance: products of matrices of four by four, and of two by two, written out."""
+    root, eye = x.unflatten(-1, (4, 4)), torch.eye(4, dtype=x.dtype)
+    step = eye + 0.1 * torch.diag(torch.ones(2, dtype=x.dtype), 2)
+    p = (root[..., :, None, :] * root[..., None, :, :]).sum(-1) + eye
+    p = ((step[:, :, None] * p[..., None, :, :]).sum(-2)[..., None, :] * step).sum(-1)
+    a, b, c = p[..., 0, 0] + 0.5, p[..., 0, 1], p[..., 1, 1] + 0.5
+    inverse = torch.stack([c, -b, -b, a], -1).unflatten(-1, (2, 2)) / (a * c - b * b)[..., None, None]
+    gain = (p[..., :, :2, None] * inverse[..., None, :, :]).sum(-2)
+    after = p - (gain[..., :, :, None] * p[..., None, :2, :]).sum(-2)
+    return ((after + after.transpose(-1, -2)) / 2).flatten(-2)
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("rows", [3001, 1, 0])
+def test_products_of_small_matrices_one_after_the_other(rows: int) -> None:
+    """Term by term a definition of two hundred expressions has more than a thousand. It has many kernels otherwise, so it is cut all the same."""
+    x = torch.rand(rows, 16) + 0.1
+    compiled = torch.compile(filtered, backend=backend, options={"emulate": True, "strict": True}, dynamic=False)
+    with torch.no_grad(), poisoned_outputs():
+        found = compiled(x)
+    torch.testing.assert_close(found.double(), filtered(x.double()), rtol=2e-5, atol=2e-6)
+    assert sum(len(call.kernels()) for graph in GRAPHS for call in graph.calls) <= 4
 
 
 def _definition(terms: int, op: str, *, is_output: bool = False, is_reversed: bool = False) -> FusionDefinition:

@@ -43,6 +43,8 @@ SMALL = 100
 """With up to this many expressions the schedulers are first asked about one kernel for all; with more, only about the groups of the search."""
 MOST_TRIED = 600
 """Expressions of a rewritten definition up to which it is cut, too, and both are compared: the time of a search grows with their square."""
+MOST_OF_A_KERNEL, MOST_GROWN = 250, 3000
+"""The same for a definition that has no more expressions itself: for each kernel of its cut, and in all. Compiling these kernels takes longer than the search."""
 FAR_LONGER = 4
 """How many times as long as its bytes the instructions of one kernel take, from which on it has no rows of a few terms, of which a thread would have one."""
 
@@ -54,10 +56,11 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
     """
     asks = Answers(takes, env).of
     found = _in_two_steps(fusion, asks, env, order)
+    most = _most_tried(fusion, found)
     for rewritten, cost in ((through_parts, _bytes_moved), (term_by_term, _longer), (reshapes_looked_up, _longer)):
         is_far = rewritten is term_by_term and _is_far_longer(found, env)
         other = rewritten(fusion) if order == "best" and (len(found.kernels) > 1 or is_far) else None
-        if other is not None and (rewritten is through_parts or len(other.tensor_exprs()) <= MOST_TRIED):
+        if other is not None and (rewritten is through_parts or len(other.tensor_exprs()) <= most):
             plan = _make_plan(other, asks, env, order)
             best = min(found, plan, key=lambda plan: cost(plan, env))
             if is_far and any(isinstance(e, ReductionOp) for e in other.tensor_exprs()):  # one kernel folds rows of few terms beside others
@@ -84,6 +87,12 @@ def _in_two_steps(fusion: Fusion, asks: Asked, env: Mapping[Sym, Number], order:
         tried += [part for part in found.declined if _has_parts(part, parts.values(), parts.values())]
         cut, parts = in_two_steps(fusion, kept)
     return replace(whole(), declined=(*whole().declined, *tried)) if tried else whole()
+
+
+def _most_tried(fusion: Fusion, found: Plan) -> int:
+    """Return the expressions up to which a rewritten definition is cut, too. found: the cut of the definition itself."""
+    is_short = len(fusion.tensor_exprs()) <= MOST_TRIED
+    return max(MOST_TRIED, min(MOST_GROWN, MOST_OF_A_KERNEL * len(found.kernels))) if is_short else MOST_TRIED
 
 
 def _are_few(plan: Plan, parts: Collection[int], env: Mapping[Sym, Number]) -> bool:
