@@ -44,7 +44,7 @@ SMALL = 100
 MOST_TRIED = 600
 """Expressions of a rewritten definition up to which it is cut, too, and both are compared: the time of a search grows with their square."""
 MOST_OF_A_KERNEL, MOST_GROWN = 250, 3000
-"""The same for a definition that has no more expressions itself: for each kernel of its cut, and in all. Compiling these kernels takes longer than the search."""
+"""The same for a definition that has no more expressions itself: for each kernel of its cut, and in all. Compiling these takes longer than the search."""
 FAR_LONGER = 4
 """How many times as long as its bytes the instructions of one kernel take, from which on it has no rows of a few terms, of which a thread would have one."""
 
