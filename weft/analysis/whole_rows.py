@@ -44,10 +44,10 @@ def operations_of_elements(axes: LoopAxes, order: Sequence[int], env: Mapping[Sy
 
 def row_work(
     axes: LoopAxes, order: Sequence[int], env: Mapping[Sym, int], position: int, results: Sequence[TensorView], tensors: Sequence[TensorView],
-    vectors: Mapping[TensorView, int],
+    vectors: Mapping[TensorView, int], *, is_column: bool = False,
 ) -> RowWork:  # fmt: skip
     """Return the work for a row of all loops from `position` on. results: what is computed: outputs, and what is reduced. tensors: loads and outputs. vectors:
-    those accessed in vectors, and their elements."""
+    those accessed in vectors, and their elements. is_column: the loop before these is the innermost in memory."""
     extents = axes.extents_elems(env)
     elems, rows = math.prod(extents[n] for n in order[position:]), math.prod(extents[n] for n in order[:position])
     thread = _values(axes, order, env, elems, results)
@@ -61,7 +61,7 @@ def row_work(
             continue
         stored = axes.stored(tensor)
         count = math.prod(extents[n] for n in order[position:] if n in stored)
-        lane_elems = count if order[position - 1] in stored else 0
+        lane_elems = (1 if is_column else count) if order[position - 1] in stored else 0
         if made is not None:  # an index in memory tells where
             lane_elems = LINE_BYTES
         found.add_all(tensor, count, lane_elems, vectors.get(tensor, 1), env)

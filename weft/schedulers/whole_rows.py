@@ -6,6 +6,8 @@ Elements of a row are known numbers then. What they share, such as a norm, a pro
 is what does not vary along the row. Threads next to each other read rows next to each other, so whole cache lines are used, by several accesses of a warp
 one after the other. The length of a row is a number in the kernel, which the host checks.
 
+A row may also be a column: all of a short loop that is not the innermost, as the steps of a loop over time.
+
 Owns the params, which rows are short, the choice and the loops. Read first: `choose_whole_rows`, `schedule_whole_rows`.
 """
 
@@ -24,7 +26,7 @@ from ..expr import Sym, const
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp, ScatterStoreOp
-from ..ir.values import PointwiseOp, TensorView
+from ..ir.values import IotaOp, PointwiseOp, TensorView
 from .base import ScheduleResult, Sizes
 from .cost.passing import passing_ns
 from .cost.whole_rows import WholeRowFacts, work_of_whole_rows
@@ -39,6 +41,8 @@ from .template import Template
 
 MOST_ELEMS = 2 * MOST_COLUMNS
 """Elements of a row that a thread has."""
+MOST_OF_A_COLUMN = 2 * MOST_ELEMS
+"""The same for a column, along a loop that is not the innermost one: the loads of a warp are whole lines then."""
 ROW_UNROLLS = UNROLLS[:2]
 
 
@@ -46,7 +50,8 @@ ROW_UNROLLS = UNROLLS[:2]
 class WholeRowParams:
     """Equal params (with equal structure, index type and device) mean the same kernel.
 
-    extents: of the loops of a row, outermost first. vector_elems: of an access along it. unroll: rows of a thread. bdimx: threads of a block.
+    extents: of the loops of a row, outermost first. vector_elems: of an access along it. unroll: rows of a thread. bdimx: threads of a block. column: the place
+    of the loop that is the row of a thread, if that is not the innermost; None: rows are along the innermost loops.
     """
 
     extents: tuple[int, ...]
@@ -54,6 +59,7 @@ class WholeRowParams:
     unroll: int
     bdimx: int
     max_registers: int
+    column: int | None = None
 
     @property
     def elems(self) -> int:
@@ -80,7 +86,33 @@ def choose_whole_rows(analysis: PointwiseAnalysis, facts: PointwiseFacts, sizes:
             time_ns = float(passing_ns(work_of_whole_rows(unroll, bdimx, found, arch), arch))
             params = WholeRowParams(extents, vector, unroll, bdimx, arch.max_registers_per_thread)
             out.append((time_ns, params))
+    out += _columns(analysis, facts, sizes, arch)
     return sorted(out, key=lambda pair: pair[0])
+
+
+def _columns(analysis: PointwiseAnalysis, facts: PointwiseFacts, sizes: Sizes, arch: Arch) -> list[tuple[float, WholeRowParams]]:
+    """Return the same for threads that have columns: all of a short loop that is not the innermost, by whose positions the kernel selects, as among the stacked
+    steps of a loop over time. Neighbouring threads have neighbouring columns."""
+    out, extents = list[tuple[float, WholeRowParams]](), facts.extents_elems
+    for place in range(len(extents) - 1):
+        if not 1 < extents[place] <= MOST_OF_A_COLUMN or not _selects_along(analysis, analysis.order[place]):
+            continue
+        order = in_columns(analysis.order, place)
+        found = shared_work(analysis, order, sizes, len(order) - 1, analysis.outputs, {}, facts.total_elems, is_column=True)
+        for bdimx in BLOCK_THREADS if found.shares else ():
+            time_ns = float(passing_ns(work_of_whole_rows(1, bdimx, found, arch), arch))
+            out.append((time_ns, WholeRowParams((extents[place],), 1, 1, bdimx, arch.max_registers_per_thread, place)))
+    return out
+
+
+def in_columns(order: Sequence[int], place: int) -> tuple[int, ...]:
+    """Return the loops with that at `place` as the last."""
+    return (*order[:place], *order[place + 1 :], order[place])
+
+
+def _selects_along(analysis: PointwiseAnalysis, loop: int) -> bool:
+    """True if the kernel computes with positions along a loop."""
+    return any(isinstance(e, IotaOp) and loop in analysis.axes.concrete(e.tensor_outputs[0]) for e in analysis.axes.fusion.tensor_exprs())
 
 
 def may_share(analysis: PointwiseAnalysis) -> bool:
@@ -102,14 +134,14 @@ def facts_of_whole_rows(analysis: PointwiseAnalysis, facts: PointwiseFacts, size
 
 def shared_work(
     analysis: PointwiseAnalysis | RowAnalysis, order: Sequence[int], sizes: Sizes, position: int, results: Sequence[TensorView],
-    in_vectors: Mapping[TensorView, int], total_elems: int,
+    in_vectors: Mapping[TensorView, int], total_elems: int, *, is_column: bool = False,
 ) -> WholeRowFacts:  # fmt: skip
     """Return the facts of rows of all loops in `order` from `position` on. results: what is computed of a row. in_vectors: tensors that are accessed in
     vectors, and their elements."""
     extents = analysis.axes.extents_elems(sizes)
     elems, tensors = math.prod(extents[n] for n in order[position:]), [*loads(analysis.axes.fusion), *analysis.outputs]
     alone = elems * operations_of_elements(analysis.axes, order, sizes, results)
-    work = row_work(analysis.axes, order, sizes, position, results, tensors, in_vectors)
+    work = row_work(analysis.axes, order, sizes, position, results, tensors, in_vectors, is_column=is_column)
     return WholeRowFacts(total_elems // elems, elems, work, alone >= 2 * work.operations)
 
 
@@ -122,14 +154,15 @@ def is_faster(whole: WholeRowFacts, whole_ns: float, other_ns: float) -> bool:
 def schedule_whole_rows(fusion: Fusion, analysis: PointwiseAnalysis, params: WholeRowParams) -> ScheduleResult:
     """Schedule `fusion` in place."""
     count = len(params.extents)
-    inner = [analysis.axes.extent_sym(n) for n in analysis.order[-count:]]
+    order = analysis.order if params.column is None else in_columns(analysis.order, params.column)
+    inner = [analysis.axes.extent_sym(n) for n in order[-count:]]
     known: tuple[tuple[Sym, int], ...] = tuple((sym, extent) for sym, extent in zip(inner, params.extents) if not sym.is_const)
     if known:
         substitute_extents(fusion, {sym: const(extent) for sym, extent in known})
         fusion.findings.clear()
     template = Template(fusion)
     reference = template.tensor(analysis.reference.name)
-    arrange(reference, places_in_order(analysis.reference.get_logical_domain(), analysis.order, analysis.axes))
+    arrange(reference, places_in_order(analysis.reference.get_logical_domain(), order, analysis.axes))
     rank = len(reference.get_loop_domain())
     row, rows = merge_axes_at(reference, rank - count, count), merge_axes_at(reference, 0, rank - count)
     vectors, vector = split_axis(reference, row, params.vector_elems)  # type: ignore[arg-type]
@@ -140,7 +173,7 @@ def schedule_whole_rows(fusion: Fusion, analysis: PointwiseAnalysis, params: Who
     arrange_axes(reference, [blocks, unroll, threads, vectors, vector])
     template.propagate(reference)
     template.bind(reference)
-    in_vectors = analysis.limits.in_vectors(len(analysis.order) - count, False)
+    in_vectors = analysis.limits.in_vectors(len(order) - count, False) if params.column is None else []
     template.vectorize([t.name for t in in_vectors], params.vector_elems)
     template.inline_fixed(dict.fromkeys(template.loads, 1), 3)
     return ScheduleResult(((ParallelType.block_x, params.bdimx),), params.max_registers, sizes=known)
