@@ -38,7 +38,7 @@ def test_nothing_costs_nothing() -> None:
     assert cost_of([], set()) == OpCost(0, 0, False, False, False)
 
 
-@pytest.mark.parametrize(("exponent", "instructions"), [(2.0, 1), (3.0, 2), (4.0, 2), (0.5, 8), (1.5, 11), (-0.5, 4), (-1.0, 5)])
+@pytest.mark.parametrize(("exponent", "instructions"), [(2.0, 1), (3.0, 2), (4.0, 2), (5.0, 3), (6.0, 3), (7.0, 4), (8.0, 3), (0.5, 8), (1.5, 11), (-0.5, 4), (-1.0, 5)])
 def test_powers_with_a_text_of_their_own_cost_less(exponent: float, instructions: int) -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1], contiguity=True, dtype=DataType.Float)

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 from engines import first_entry, run_emulated, run_on_gpu
+from fusion_check import poisoned_outputs
 from pointwise_kernels import COMPUTE_TYPES, STORAGE, Case, all_cases, operands, register_unit, unit
 
+from weft import FusionDefinition
 from weft.dtypes import DataType
 from weft.emulator import EmulatedKernel
 from weft.ops.registry import OPS, lookup
@@ -101,6 +103,8 @@ def test_values_on_the_gpu(case: Case) -> None:
         ("0.5f", "weft::sqrt(x)"),
         ("(-0.5f)", "weft::rsqrt(x)"),
         ("(-1.0f)", "weft::reciprocal(x)"),
+        ("8.0f", "weft::whole_power<8, float>(x)"),
+        ("9.0f", "weft::pow(x, 9.0f)"),
         ("2.5f", "weft::pow(x, 2.5f)"),
         ("y", "weft::pow(x, y)"),
     ],
@@ -122,6 +126,22 @@ OWN_FUNCTIONS = ("tanh", "sigmoid", "silu", "reciprocal", "rsqrt", "exp", "expm1
 def test_accuracy_over_all_magnitudes_in_the_emulator(name: str) -> None:
     case, inputs = Case(lookup(name), DataType.Float), [every_float(1 << 14)]
     check_values(case, inputs, run_emulated(case, inputs))
+
+
+@pytest.mark.parametrize("exponent", [5, 6, 7, 8])
+def test_whole_powers_of_all_magnitudes(exponent: int) -> None:
+    """n factors are off by less than n / 2 units in the last place of float32; signs, infinities and what no float holds are as in float64."""
+    x = every_float(1 << 14)
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.pow(fd.define_tensor([-1], contiguity=True), float(exponent)))
+    with poisoned_outputs():
+        given = fd.execute([x])[0].double()
+    exact = x.double() ** exponent
+    is_finite = exact.abs() < 3.3e38
+    unit = torch.finfo(torch.float32).eps * exact.abs()
+    assert float(((given - exact).abs() / (exponent / 2 * unit + 1.2e-38))[is_finite].max()) <= 1
+    assert torch.equal(given[exact.float().isinf()], exact.float()[exact.float().isinf()].double())
+    assert torch.equal(given.signbit(), exact.signbit())
 
 
 NARROW_FUNCTIONS = [name for name, op in OPS.items() if "narrow" in op.text]

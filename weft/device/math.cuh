@@ -410,6 +410,12 @@ WEFT_DEVICE float narrow_cos(float x) {
 template <class T> WEFT_DEVICE T square(T x) { return x * x; }
 template <class T> WEFT_DEVICE T cube(T x) { return x * x * x; }
 template <class T> WEFT_DEVICE T fourth(T x) { return square(square(x)); }
+// x^N by squaring: the relative error is below N / 2 units in the last place.
+template <int N, class T> WEFT_DEVICE T whole_power(T x) {
+  if constexpr (N == 1) return x;
+  else if constexpr (N % 2) return square(whole_power<N / 2, T>(x)) * x;
+  else return square(whole_power<N / 2, T>(x));
+}
 // x^1.5, which is infinite for minus infinity, where the root is NaN.
 WEFT_DEVICE float power_3_2(float x) { return x == -infinity<float>() ? -x : x * ::sqrtf(x); }
 WEFT_DEVICE double power_3_2(double x) { return x == -infinity<double>() ? -x : x * ::sqrt(x); }

@@ -264,7 +264,9 @@ def _python_pow(a: Any, b: Any) -> Any:
 _SPECIAL_POWERS = {
     2.0: ("weft::square<{T}>({0})", 1), 3.0: ("weft::cube<{T}>({0})", 2), 4.0: ("weft::fourth<{T}>({0})", 2), 0.5: ("weft::sqrt({0})", 8),
     1.5: ("weft::power_3_2({0})", 11), -0.5: ("weft::rsqrt({0})", 4), -1.0: ("weft::reciprocal({0})", 5),
+    **{float(n): (f"weft::whole_power<{n}, {{T}}>({{0}})", n.bit_length() + f"{n:b}".count("1") - 2) for n in range(5, 9)},
 }  # fmt: skip
+"""Products of n factors are off by less than n / 2 units in the last place, so that more than eight are less exact than a logarithm."""
 _MOST_NARROW_POWER = 8.0
 """An exponent multiplies the error of the base's logarithm (`weft::narrow_pow`)."""
 
