@@ -281,19 +281,20 @@ def candidates(fusion: Fusion, sizes: Mapping[Sym, Number], alignment_bits: Mapp
 
 
 class Reasons(dict[str, str]):
-    """Why each scheduler declines a fusion. most: what kernels may have into which it is to be divided, if it is declined because one kernel spills."""
+    """Why each scheduler declines a fusion. most: what kernels may have into which it is to be divided, if it is declined because one kernel spills; spills:
+    how much that is, in words."""
 
-    def __init__(self, most: Pressure | None) -> None:
+    def __init__(self, most: Pressure | None, spills: str) -> None:
         super().__init__()
-        self.most = most
+        self.most, self.spills = most, spills
 
 
 def declines(fusion: Fusion, sizes: Mapping[Sym, Number], arch: Arch) -> Reasons | None:
     """Return None when a scheduler takes the fusion at these sizes, else the reason of each. All tensors count as fully aligned."""
     prepared = prepare(fusion)
-    reasons = Reasons(_most_pressure(prepared, arch))
+    reasons = Reasons(_most_pressure(prepared, arch), _spills_in_words(prepared, arch))
     if _spills_surely(prepared, arch):
-        reasons["registers"] = f"{prepared.pressure.live} registers would hold values at once, and a thread has {registers_of_a_thread(arch)}"
+        reasons["registers"] = reasons.spills
         return reasons
     for scheduler in SCHEDULERS:
         analysis = prepared.analysis(scheduler)
@@ -315,6 +316,12 @@ def _most_pressure(prepared: Prepared, arch: Arch) -> Pressure | None:
     if prepared.missing_registers:
         return prepared.pressure.times(ROOM * registers / (registers + prepared.missing_registers))
     return Pressure(int(ROOM * registers), 1) if _spills_surely(prepared, arch) else None
+
+
+def _spills_in_words(prepared: Prepared, arch: Arch) -> str:
+    if prepared.missing_registers:
+        return f"a thread lacked about {prepared.missing_registers:.0f} registers"
+    return f"{prepared.pressure.live} registers would hold values at once, and a thread has {registers_of_a_thread(arch)}"
 
 
 def _spills_surely(prepared: Prepared, arch: Arch) -> bool:

@@ -83,7 +83,7 @@ def test_one_tensor_between_two_kernels(monkeypatch: pytest.MonkeyPatch, shape: 
     if x.numel():
         plan = fd.fec._caller.last.sizes.plan
         assert len(plan.kernels) == 2 and len(plan.edges) == 1 and "torch" not in str(fd.fec)
-        assert f"for step 2: {SPILLS}" in str(fd.fec)
+        assert f"for step 2: {SPILLS}: 25 registers would hold values at once, and a thread has 16" in str(fd.fec)
 
 
 def test_with_enough_registers_it_is_one_kernel() -> None:
@@ -115,7 +115,7 @@ def test_what_spills_unforeseen_is_divided_too(monkeypatch: pytest.MonkeyPatch, 
         (made,) = fd.execute([x])
     assert torch.allclose(made.double(), reference(x, 24), rtol=0, atol=1e-4)
     kernels = len(fd.fec._caller.last.kernels)
-    assert refused and kernels > 1 and SPILLS in str(fd.fec)
+    assert refused and kernels > 1 and f"{SPILLS}: a thread lacked about 500 registers" in str(fd.fec)
     assert "what it computes is divided into several kernels" in caplog.text and not [r for r in caplog.records if r.levelno > logging.INFO]
 
 
@@ -134,7 +134,7 @@ def test_a_compiled_function_is_divided_too(monkeypatch: pytest.MonkeyPatch) -> 
     made = torch.compile(function, backend="weft", options={"emulate": True})(x)
     assert torch.allclose(made.double(), reference(x, 12), rtol=0, atol=1e-4)
     (plan,) = plans
-    assert len(plan.kernels) == len(plan.steps) == 2 and set(plan.reasons.values()) == {SPILLS}
+    assert len(plan.kernels) == len(plan.steps) == 2 and all(reason.startswith(SPILLS) for reason in plan.reasons.values())
 
 
 def random_definition(seed: int, has_sum: bool) -> tuple[FusionDefinition, list[torch.Tensor], list[torch.Tensor]]:

@@ -38,7 +38,7 @@ from .narrow_edges import narrow_edges
 from .plan import KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_inputs
 from .search import join_states, repeat_short_chains, search
 
-SPILLS = "one kernel would hold more values than a thread has registers"
+SPILLS = "one kernel has too few registers"
 SMALL = 100
 """With up to this many expressions the schedulers are first asked about one kernel for all; with more, only about the groups of the search."""
 MOST_TRIED = 600
@@ -313,12 +313,12 @@ class _Partition:
 
     def _divided(self, reasons: dict[str, str], exprs: Sequence[Expr], writes: Set[TensorView]) -> list[Step]:
         """Return the steps of a group whose kernel spills too much; none if that is not why it is declined, or it cannot be divided."""
-        most = reasons.most if isinstance(reasons, Reasons) else None
-        parts = None if most is None else divided(Graph(self.fusion, exprs, writes, self.env), exprs, writes, most)
-        steps: list[Step] = []
-        for part in parts or ():
+        if not isinstance(reasons, Reasons) or reasons.most is None:
+            return []
+        steps, why = list[Step](), f"{SPILLS}: {reasons.spills}"
+        for part in divided(Graph(self.fusion, exprs, writes, self.env), exprs, writes, reasons.most) or ():
             own = self._steps_of_exprs(part.exprs, part.writes)
-            self.reasons.update(((t, step), SPILLS) for step in own for t in step.reads if isinstance(t, TensorView) and t.definition() is not None)
+            self.reasons.update(((t, step), why) for step in own for t in step.reads if isinstance(t, TensorView) and t.definition() is not None)
             steps += own
         return steps
 
