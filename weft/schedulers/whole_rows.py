@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..analysis.extents import substitute_extents
+from ..analysis.lookup_work import BANK_BYTES
 from ..analysis.lookups import loads
 from ..analysis.whole_rows import operations_of_elements, row_work
 from ..arch import Arch
@@ -43,6 +44,7 @@ MOST_ELEMS = 2 * MOST_COLUMNS
 """Elements of a row that a thread has."""
 MOST_OF_A_COLUMN = 2 * MOST_ELEMS
 """The same for a column, along a loop that is not the innermost one: the loads of a warp are whole lines then."""
+WORD_BITS = 8 * BANK_BYTES
 ROW_UNROLLS = UNROLLS[:2]
 
 
@@ -92,7 +94,9 @@ def choose_whole_rows(analysis: PointwiseAnalysis, facts: PointwiseFacts, sizes:
 
 def _columns(analysis: PointwiseAnalysis, facts: PointwiseFacts, sizes: Sizes, arch: Arch) -> list[tuple[float, WholeRowParams]]:
     """Return the same for threads that have columns: all of a short loop that is not the innermost, by whose positions the kernel selects, as among the stacked
-    steps of a loop over time. Neighbouring threads have neighbouring columns."""
+    steps of a loop over time. Neighbouring threads have neighbouring columns, each access one element, so elements narrower than a word have no such kernel."""
+    if facts.min_dtype_bits < WORD_BITS:
+        return []
     out, extents = list[tuple[float, WholeRowParams]](), facts.extents_elems
     for place in range(len(extents) - 1):
         if not 1 < extents[place] <= MOST_OF_A_COLUMN or not _selects_along(analysis, analysis.order[place]):
