@@ -19,6 +19,7 @@ from .known_places import Places, chosen, places_of_operand
 from .lookups_of_sums import move_through_sums
 from .moved_lookups import KEPT_WHOLE, LookupMover, Made, extent_count, is_joined, is_moved, picks_few
 from .order_of_memory import axis_of_operand, innermost, lies_across, turns_memory
+from .repeated_values import store_what_repeats
 from .window_places import WindowPlaces, base_of, places_of_lookups
 
 MOST_INSTRUCTIONS = 100
@@ -39,8 +40,14 @@ def move_lookups_up(fusion: Fusion) -> None:
     Before: a lookup reads a tensor that the definition computes. After: it reads inputs, results of ops that are not moved (reductions, scans, ops that torch
     runs), or values that are too expensive to recompute; none reads the result of another one. Results keep their names; the values are the same, bit by bit.
     """
-    made: Made = {}
     _keep_parts(fusion)
+    store_what_repeats(fusion, _move)
+    _move(fusion)
+
+
+def _move(fusion: Fusion) -> None:
+    """Rewrite every lookup that pays by itself."""
+    made: Made = {}
     windows = places_of_lookups(fusion)
     for expr in fusion.tensor_exprs():
         if isinstance(expr, LookupOp) and _pays(fusion, expr, windows.get(expr.source)):

@@ -8,16 +8,16 @@ Read first: `WindowPlaces`.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass, field
 
 from ..analysis.op_cost import INSTRUCTIONS_PER_BYTE, LAUNCH_BYTES, MUFU_SLOTS, cost_of
 from ..analysis.plain_copies import is_copy
 from ..analysis.thread_values import counted_only
-from ..expr import evaluate_int, product
+from ..expr import ZERO, evaluate_int, product
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, At, LookupOp
-from ..ir.values import BroadcastOp, Expr, PointwiseOp, TensorView
+from ..ir.values import BroadcastOp, Expr, PointwiseOp, Scalar, TensorView, Val
 from ..ops.build import logical_axes
 from .order_of_memory import innermost
 
@@ -25,6 +25,10 @@ FEWEST_PLACES = 3
 """Places from which on they are a window, and it is asked what it costs to compute a tensor at each. Two, as of halves that are exchanged, always pay."""
 NEIGHBOURS = 4
 """Results of a thread that share what is computed at places next to each other: a vector of 16 bytes in float32."""
+
+
+BENDS = ("maximum", "minimum", "clamp", "where", "abs", "remainder", "fmod", "div")
+"""Ops of positions that do not move all of them alike."""
 
 
 @dataclass
@@ -39,13 +43,14 @@ class WindowPlaces:
     def __len__(self) -> int:
         return sum(map(len, self.rows.values()))
 
-    def times(self) -> float:
-        """Return how often an element is computed, if it is at each place."""
-        if len(self.rows) > 1 and all(len(offsets) == 1 for offsets in self.rows.values()) and self._are_along_one_axis():
+    def times(self, *, is_strict: bool = False) -> float:
+        """Return how often an element is computed, if it is at each place. is_strict: neighbours share no rows at
+        positions that are bent twice."""
+        if len(self.rows) > 1 and all(len(offsets) == 1 for offsets in self.rows.values()) and self._are_along_one_axis(is_strict):
             return (len(self.rows) + NEIGHBOURS - 1) / NEIGHBOURS
         return sum(map(_elements, self.rows.values())) / NEIGHBOURS
 
-    def _are_along_one_axis(self) -> bool:
+    def _are_along_one_axis(self, is_strict: bool) -> bool:
         """True if rows differ in one position, by numbers that are added to one index, or at positions that are counted."""
         places = [row[0] for row in self.rows if isinstance(row, tuple) and row and isinstance(row[0], tuple)]
         if len(places) < len(self.rows) or any(len(of) != len(places[0]) for of in places):  # such as rotations, whose rows are other axes' shifts
@@ -53,7 +58,7 @@ class WindowPlaces:
         moved = [n for n in range(len(places[0])) if len({of[n] for of in places}) > 1]
         counted = [of[n] for of in places for n in moved]
         if len(moved) != 1 or all(isinstance(at, TensorView) and counted_only(at) for at in counted):
-            return len(moved) == 1
+            return len(moved) == 1 and not (is_strict and any(_is_bent_twice(at) for at in counted if isinstance(at, TensorView)))
         return all(isinstance(at, Along) and at.offset.is_const for at in counted) and len({at.axis for at in counted}) == 1
 
     def are_costly(self, fusion: Fusion, tensor: TensorView, chain: Iterable[Expr]) -> bool:
@@ -61,11 +66,20 @@ class WindowPlaces:
         an element of it."""
         if len(self) < FEWEST_PLACES:
             return False
-        cost = cost_of(chain, () if any(t.dtype().is_reduced_float for t in fusion.tensor_outputs()) else _Everything())
-        sizes = [axis.logical_extent for axis in logical_axes(tensor) if not axis.is_broadcast()]
-        elems = evaluate_int(product(sizes), {}) if all(n.is_const for n in sizes) else math.inf
-        stored_bytes = 2 * tensor.dtype().bits / 8 + LAUNCH_BYTES / max(1, elems)
-        return (cost.instructions + MUFU_SLOTS * cost.mufu) * (self.times() - 1) > INSTRUCTIONS_PER_BYTE * stored_bytes
+        cost = cost_of(chain, wide_values(fusion))
+        return (cost.instructions + MUFU_SLOTS * cost.mufu) * (self.times() - 1) > stored_instructions(tensor)
+
+
+def stored_instructions(tensor: TensorView) -> float:
+    """Return the instructions per element that take as long as writing and reading a tensor, launch included."""
+    sizes = [axis.logical_extent for axis in logical_axes(tensor) if not axis.is_broadcast()]
+    elems = evaluate_int(product(sizes), {}) if all(n.is_const for n in sizes) else math.inf
+    return INSTRUCTIONS_PER_BYTE * (2 * tensor.dtype().bits / 8 + LAUNCH_BYTES / max(1, elems))
+
+
+def wide_values(fusion: Fusion) -> Container[TensorView]:
+    """Return what is taken for values of more than 16 bits before kernels are known: nothing in a definition that has results of 16 bits, else everything."""
+    return () if any(t.dtype().is_reduced_float for t in fusion.tensor_outputs()) else _Everything()
 
 
 class _Everything:
@@ -86,12 +100,12 @@ def places_of_lookups(fusion: Fusion) -> dict[TensorView, WindowPlaces]:
     found: dict[TensorView, WindowPlaces] = {}
     for expr in fusion.tensor_exprs():
         if type(expr) is LookupOp:
-            row, offset = _place(expr)
+            row, offset = place_of(expr)
             found.setdefault(expr.source, WindowPlaces()).add(row, offset)
     return found
 
 
-def _place(lookup: LookupOp) -> tuple[Hashable, int | None]:
+def place_of(lookup: LookupOp) -> tuple[Hashable, int | None]:
     """Return where a lookup reads: the place of the row, and that along the innermost axis of the source."""
     last, places = innermost(logical_axes(lookup.source)), list[Hashable](lookup.positions)
     at = None if last is None else places.pop(last)
@@ -99,6 +113,29 @@ def _place(lookup: LookupOp) -> tuple[Hashable, int | None]:
     if isinstance(at, Along):
         return (rows, at.axis), int(at.offset.value) if at.offset.is_const else None  # type: ignore[arg-type]
     return (rows, lookup.inputs[at.operand] if isinstance(at, At) and not counted_only(lookup.inputs[at.operand]) else None), None
+
+
+def _is_bent_twice(position: TensorView) -> bool:
+    """Tell whether a counted position is bent, as at the ends of a padded axis, moved, and bent again. Such positions of neighbours that are equal are not
+    written alike, so that neither the CUDA compiler nor neighbours share what is there."""
+    return _bent(position, {})[0] > 1
+
+
+def _bent(value: Val, known: dict[Val, tuple[int, bool]]) -> tuple[int, bool]:
+    """Return how often a position is bent with a move between, and whether it is moved since."""
+    made_by = value.definition() if isinstance(value, TensorView) else None
+    if made_by is None:
+        return 0, False
+    if value not in known:
+        found = [_bent(v, known) for v in made_by.inputs]
+        times, is_moved = max((times for times, _ in found), default=0), any(moved for _, moved in found)
+        name = made_by.op_name if isinstance(made_by, PointwiseOp) else ""
+        if name in BENDS:
+            times, is_moved = max(1, times + is_moved), False
+        elif name in ("add", "sub") and times:
+            is_moved = is_moved or not any(isinstance(v, Scalar) and v.sym is ZERO for v in made_by.inputs)
+        known[value] = times, is_moved
+    return known[value]
 
 
 def base_of(tensor: TensorView) -> TensorView:
@@ -114,4 +151,4 @@ def _widens(expr: Expr) -> bool:
     return isinstance(expr, PointwiseOp) and expr.op_name == "cast" and expr.tensor_inputs[0].dtype().bits <= expr.tensor_outputs[0].dtype().bits
 
 
-__all__ = ["WindowPlaces", "base_of", "places_of_lookups"]
+__all__ = ["FEWEST_PLACES", "WindowPlaces", "base_of", "place_of", "places_of_lookups", "stored_instructions", "wide_values"]

@@ -1,0 +1,145 @@
+"""Values that lookups of lookups would compute at many places, as stencils of stencils and gradients of padded images do: the costliest are stored instead.
+
+Each lookup by itself may pay: a difference of four neighbours takes few instructions. Moved up to inputs together they multiply: a difference of differences
+computes what it is of at sixteen places. So all lookups are moved in a copy of the definition first, and the instructions of what they compute again are
+counted there. Read first: `store_what_repeats`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+
+from ..analysis.op_cost import MUFU_SLOTS, cost_of
+from ..analysis.thread_values import counted_only
+from ..ir.fusion import Fusion
+from ..ir.graph_ops import At, LookupOp
+from ..ir.values import Expr, PointwiseOp, TensorView
+from ..ops.build import logical_axes
+from .moved_lookups import KEPT_WHOLE, is_moved
+from .window_places import FEWEST_PLACES, WindowPlaces, base_of, place_of, stored_instructions, wide_values
+
+ORIGIN = "origin"
+"""Attribute of an expression of the copy, which its copies at other places have, too: the name of the result in the definition."""
+MOST_STORED = 4
+"""Values that are stored for their repetitions, at most: after each of them lookups are moved again, and the rest is counted."""
+
+ACCESS_INSTRUCTIONS = 8
+"""Of an access with its address and bounds: what takes fewer is computed again. Counted: `ACCESS_SLOTS` in docs/constants.md."""
+
+
+def store_what_repeats(fusion: Fusion, move: Callable[[Fusion], None]) -> None:
+    """Mark as `KEPT_WHOLE` what takes longer to compute at all places than to write and to read. move: moves the lookups of a fusion up, in place."""
+    for _ in range(MOST_STORED):
+        if sum(map(_moves, fusion.tensor_exprs())) < FEWEST_PLACES:
+            return
+        copy, _ = fusion.clone()
+        for expr in copy.tensor_exprs():
+            if isinstance(expr, PointwiseOp):
+                expr.attributes[ORIGIN] = expr.tensor_outputs[0].name
+        move(copy)
+        costliest = _costliest(copy, {t.name: t for t in fusion.tensors()})
+        if costliest is None:
+            return
+        costliest.attributes[KEPT_WHOLE] = True
+
+
+def _moves(expr: Expr) -> bool:
+    return isinstance(expr, LookupOp) and is_moved(expr.source.definition())
+
+
+def _costliest(copy: Fusion, own: Mapping[int, TensorView]) -> Expr | None:
+    """Return the expression whose result saves the most if it is stored, or None. copy: with all lookups moved; own: tensors of the definition by name."""
+    repeated: dict[TensorView, list[TensorView]] = {}
+    for expr in copy.tensor_exprs():
+        origin = own.get(expr.attributes.get(ORIGIN, -1))
+        if origin is not None and _is_as_large(expr.tensor_outputs[0], origin):
+            repeated.setdefault(origin, []).append(expr.tensor_outputs[0])
+    counter = _Counter(copy)
+    repeated = {origin: list(filter(counter.is_shifted, results)) for origin, results in repeated.items()}
+    best, found = 0.0, None
+    for origin, results in repeated.items():
+        made_by = base_of(origin).definition()
+        if len(results) < FEWEST_PLACES or made_by is None or not is_moved(made_by) or counted_only(origin):
+            continue
+        saved = counter.saved(results) - stored_instructions(base_of(origin))
+        if saved > best:
+            best, found = saved, made_by
+    return found
+
+
+def _is_as_large(result: TensorView, origin: TensorView) -> bool:
+    """Tell whether a value at some place has as many elements as the whole, about: a column of a matrix is no place of all of it."""
+    sizes = [[axis.logical_extent for axis in logical_axes(t) if not axis.is_broadcast()] for t in (result, origin)]
+    if not all(size.is_const for of in sizes for size in of):
+        return len(sizes[0]) >= len(sizes[1])
+    part, whole = (math.prod(int(size.value) for size in of) for of in sizes)  # type: ignore[arg-type, misc]
+    return 2 * part >= whole
+
+
+class _Counter:
+    """Counts what is computed for values of a fusion."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.wide = wide_values(fusion)
+        self._above: dict[TensorView, frozenset[Expr]] = {}
+        self._costs: dict[Expr, float] = {}
+
+    def saved(self, results: Collection[TensorView]) -> float:
+        """Return the instructions per element that remain unneeded if only one of some values is computed, the one that takes the fewest; 0 for
+        what takes no more than an access."""
+        one = min(map(self._cost, map(self.above, results)))
+        if one < ACCESS_INSTRUCTIONS:
+            return 0.0
+        every = self._cost(frozenset().union(*map(self.above, results)))
+        places = _places(results, self)
+        return (every - one) * max(0.0, places.times(is_strict=True) - 1) / max(1, len(places) - 1)
+
+    def is_shifted(self, result: TensorView) -> bool:
+        """Tell whether a value is computed at counted places, not at those that an index tensor in memory gives."""
+        lookups = [e for e in self.above(result) if isinstance(e, LookupOp)]
+        return all(counted_only(e.inputs[p.operand]) for e in lookups for p in e.positions if isinstance(p, At))
+
+    def above(self, tensor: TensorView) -> frozenset[Expr]:
+        """Return what a value is computed by, down from lookups and other values in memory."""
+        stack = [tensor]
+        while stack:
+            value = stack[-1]
+            missing = [v for v in _operands(value) if v not in self._above]
+            if not missing:
+                made_by = stack.pop().definition()
+                own = [] if made_by is None or not is_moved(made_by) else [made_by]
+                self._above[value] = frozenset(own).union(*(self._above[v] for v in _operands(value)))
+            stack += missing
+        return self._above[tensor]
+
+    def _cost(self, exprs: Collection[Expr]) -> float:
+        return sum(map(self._of, exprs))
+
+    def _of(self, expr: Expr) -> float:
+        if expr not in self._costs:
+            cost = cost_of([expr], self.wide)
+            is_position = counted_only(expr.tensor_outputs[0])
+            self._costs[expr] = 0.0 if is_position else cost.instructions + MUFU_SLOTS * cost.mufu
+        return self._costs[expr]
+
+
+def _operands(value: TensorView) -> list[TensorView]:
+    """Return what a value is computed from in the same kernel."""
+    made_by = value.definition()
+    return [] if made_by is None or isinstance(made_by, LookupOp) or not is_moved(made_by) else made_by.tensor_inputs
+
+
+def _places(results: Collection[TensorView], counter: _Counter) -> WindowPlaces:
+    """Return the places at which values are computed: those of what the first operand that is looked up is looked up at."""
+    places = WindowPlaces()
+    for result in results:
+        lookups = [e for e in counter.above(result) if isinstance(e, LookupOp)]
+        if lookups:
+            places.add(*place_of(min(lookups, key=lambda e: (e.source.name, e.tensor_outputs[0].name))))
+        else:
+            places.add((), 0)
+    return places
+
+
+__all__ = ["store_what_repeats"]
