@@ -8,12 +8,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from compared_images import compare
+from fusion_check import poisoned_outputs
 
 from weft import DataType, FusionDefinition
+from weft.frontend.backend import GRAPHS
 from weft.graph.normalize import normalize
 from weft.graph.repeated_values import ORIGIN
 from weft.ir.fusion import Fusion
 from weft.ir.values import PointwiseOp
+from weft.lower.program import KernelProgram, TensorParam
 from weft.options import options
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -100,3 +103,33 @@ def test_a_difference_of_differences_stores_what_it_would_compute_at_sixteen_pla
 
 def test_one_difference_computes_its_few_places() -> None:
     assert _logarithms(_differences(8192, 2048, 1)) == 4
+
+
+def _programs(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> list[KernelProgram]:
+    """The kernels of the backward; the gradient is torch's in float64."""
+    torch._dynamo.reset()
+    exact = x.double().requires_grad_()
+    x.requires_grad_()
+    with poisoned_outputs():
+        out = torch.compile(function, backend="weft", options={"emulate": True, "strict": True})(x)
+        slope = torch.randn_like(out)
+        out.backward(slope)
+    function(exact).backward(slope.double())
+    torch.testing.assert_close(x.grad.double(), exact.grad, rtol=1e-5, atol=1e-5)
+    return [kernel.program for kernel in GRAPHS[-1].calls[-1].kernels()]
+
+
+def test_positions_are_counted_in_each_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is written for another kernel, which would not know where it is."""
+    monkeypatch.setattr("weft.graph.window_places.LAUNCH_BYTES", 0)
+    with options(cache=False):
+        programs = _programs(step, torch.randn(2, 11, 37))
+    assert len(programs) > 1
+    assert not any(p.dtype.is_integer or p.dtype.is_bool for program in programs for p in program.params if isinstance(p, TensorParam))
+
+
+def test_masked_positions_are_compared_in_32_bits() -> None:
+    """Slices of an image and its border: gradients are looked up at positions that may be outside."""
+    with options(cache=False):
+        programs = _programs(lambda x: F.pad(x * x, (1, 1, 1, 1), mode="replicate")[:, 2:, 1:-1].sin(), torch.randn(2, 9, 13))
+    assert any("at1_" in p.text for p in programs) and not any("const long long at" in p.text for p in programs)

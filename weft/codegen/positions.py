@@ -23,6 +23,9 @@ from .scalars import is_host
 MAX_ACCESS_BITS = 128
 """The widest access on every chip; a schedule may use wider ones to global memory (`ScheduleResult.access_bits`)."""
 
+INDEX_BITS = 32
+"""Of the narrower index type: positions of so many bits are compared as they are, also where a masked lookup has some outside of its source."""
+
 
 def lane_of(place: Access, lane: int) -> Access:
     return Access(place.buffer, add(place.index, lane)) if lane else place
@@ -54,7 +57,8 @@ def look_up(writer: Any, s: Op, expr: LookupOp, depth: int) -> None:
     for operand in operands:
         place = s.operands[operand]
         text = writer.read(place, place.buffer.dtype)  # type: ignore[union-attr]
-        ctype = writer.scalars.index_ctype if operand in checked or operand in inside else "long long"
+        is_narrow = operand in checked or operand in inside or place.buffer.dtype.bits <= INDEX_BITS  # type: ignore[union-attr]
+        ctype = writer.scalars.index_ctype if is_narrow else "long long"
         value = f"weft::position<{ctype}>({text}, {writer.scalars.index(checked[operand])})" if operand in checked else f"({ctype})({text})"
         writer.emit(inner, f"const {ctype} {position_variable(expr, operand).payload} = {value};")
     load_inside(writer, s, expr, inner)

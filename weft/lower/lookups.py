@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from ..analysis.lookups import is_part, lookup_run, varying_over
-from ..analysis.ranges import is_inside
+from ..analysis.ranges import is_inside, range_of
 from ..expr import (
     ONE, ZERO, Sym, conjunction, const, floordiv, from_terms, is_divisible, less, lower_bound, mod, mul, proves_lt, rebuild, recombine, sub, terms, var,
     variables,
@@ -136,9 +136,18 @@ def inside_source(indexer: Indexer, lookup: LookupOp) -> Sym:
         for axis, place in _positions(lookup):
             if isinstance(place, Along) and is_part(place.offset, result[place.axis].logical_extent, axis.logical_extent):
                 continue
-            position = _position(indexer, lookup, place)
-            parts += [less(const(-1), position), less(position, axis.logical_extent)]
+            position, (is_in_front, is_behind) = _position(indexer, lookup, place), _may_be_outside(lookup, axis, place)
+            parts += [less(const(-1), position)] if is_in_front else []
+            parts += [less(position, axis.logical_extent)] if is_behind else []
     return conjunction(parts)
+
+
+def _may_be_outside(lookup: LookupOp, axis: IterDomain, place: object) -> tuple[bool, bool]:
+    """Tell whether a position may be in front of an axis of the source, and behind it, as far as ranges of counted positions are known."""
+    found = range_of(lookup.inputs[place.operand]) if isinstance(place, At) else None
+    if found is None:
+        return True, True
+    return found[0] < 0, not axis.logical_extent.is_const or found[1] >= int(axis.logical_extent.value)  # type: ignore[arg-type]
 
 
 def checked_positions(lookup: LookupOp) -> dict[int, Sym]:

@@ -174,7 +174,7 @@ def _chain(graph: Graph, group: Group, tensor: TensorView, ends: Set[TensorView]
         stack += [r for t in definition.tensor_inputs if t not in definition.read_whole and (r := graph.root(t)) is not None]
     if len(found) > LONG_CHAIN and FAR_SMALLER * sum(map(graph.bytes, leaves)) > graph.bytes(tensor):
         return None
-    return (list(found.values()), leaves) if leaves else None
+    return list(found.values()), leaves
 
 
 def _is_worth(graph: Graph, reader: Group, tensor: TensorView, chain: tuple[list[Expr], set[TensorView]], saved_bytes: float) -> bool:
