@@ -42,13 +42,13 @@ def keep_memory_formats(fusion: Fusion, outputs: Iterable[Val], *, follows_rows:
 def memory_formats(fusion: Fusion, outputs: Iterable[Val], *, follows_rows: bool = False) -> dict[TensorView, list[IterDomain]]:
     """Return output -> order of axes, slowest first, for outputs that inherit it from an input which is not row-major. Not for outputs with a requested order,
     outputs written into inputs, packed outputs, and results of torch ops; nor for any output of a fusion with reductions over blocks of neighbours, whose
-    readers expect rows. follows_rows: also of inputs that are row-major, whose axes the definition permutes.
+    readers expect rows. follows_rows: also of inputs that are row-major, whose axes the definition permutes, and of those that are read in parts.
     """
     inputs = fusion.tensor_inputs()
     is_plain = all(map(_is_row_major, inputs)) and not (follows_rows and any(map(_is_permuted, fusion.tensors())))
     if is_plain or any(isinstance(e, BlockFoldOp) for e in fusion.tensor_exprs()):
         return {}
-    maps = FollowedAxes(fusion)
+    maps = FollowedAxes(fusion, follows_parts=follows_rows)
     found: dict[TensorView, list[IterDomain]] = {}
     for output in outputs:
         if not isinstance(output, TensorView) or output.domain().allocation is not None or output in fusion.aliases or output in inputs:
@@ -80,14 +80,16 @@ def _inputs_behind(output: TensorView) -> list[TensorView]:
 
 
 class FollowedAxes:
-    """Classes of corresponding axes from inputs to outputs: equal axes, and those that a slice, pad or lookup does not change."""
+    """Classes of corresponding axes from inputs to outputs: equal axes, and those that a slice, pad or lookup does not change. follows_parts: and those of
+    which it takes a part, or elements at positions along one axis."""
 
-    def __init__(self, fusion: Fusion) -> None:
+    def __init__(self, fusion: Fusion, *, follows_parts: bool = False) -> None:
         self._maps, self._sets = AxisMaps(fusion), UnionFind()
         for expr in fusion.tensor_exprs():
             if isinstance(expr, LookupOp):
-                for axis, position in zip(no_reductions(expr.source.get_logical_domain()), _positions(expr)):
-                    if position is not None and axis.logical_extent == position.logical_extent and axis.is_broadcast() == position.is_broadcast():
+                for axis, position in zip(no_reductions(expr.source.get_logical_domain()), _positions(expr, follows_parts)):
+                    is_same = position is not None and (follows_parts or axis.logical_extent == position.logical_extent)
+                    if position is not None and is_same and axis.is_broadcast() == position.is_broadcast():
                         self._sets.union(self._maps.exact(axis), self._maps.exact(position))
 
     def of(self, axis: IterDomain) -> IterDomain:
@@ -95,10 +97,23 @@ class FollowedAxes:
         return self._sets.find(self._maps.exact(axis))
 
 
-def _positions(expr: LookupOp) -> list[IterDomain | None]:
-    """Return for each axis of the source the axis of the result with the same positions, or None."""
-    axes = expr.tensor_outputs[0].get_logical_domain()
-    return [axes[p.axis] if isinstance(p, Along) and p.offset.is_const and p.offset.value == 0 else None for p in expr.positions]
+def _positions(expr: LookupOp, follows_parts: bool) -> list[IterDomain | None]:
+    """Return for each axis of the source the axis of the result with the same positions, or None. follows_parts: with any positions along that axis alone."""
+    axes = no_reductions(expr.tensor_outputs[0].get_logical_domain())
+    found: list[IterDomain | None] = []
+    for place in expr.positions:
+        varying = _varying(expr.inputs[place.operand]) if isinstance(place, At) else []
+        if isinstance(place, Along) and (follows_parts or place.offset.is_const and place.offset.value == 0):
+            found.append(axes[place.axis])
+        else:
+            found.append(axes[varying[0]] if follows_parts and len(varying) == 1 else None)
+    return found
+
+
+def _varying(index: Val) -> list[int]:
+    """Return the axes along which an index tensor varies."""
+    assert isinstance(index, TensorView)
+    return [n for n, axis in enumerate(no_reductions(index.get_logical_domain())) if _is_real(axis)]
 
 
 def inferred_order(maps: FollowedAxes, output: TensorView, inputs: list[TensorView], *, follows_rows: bool = False) -> list[IterDomain] | None:

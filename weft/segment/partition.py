@@ -16,6 +16,7 @@ from dataclasses import replace
 from ..analysis.connected import components
 from ..analysis.layouts import keep_memory_formats
 from ..analysis.op_cost import INSTRUCTIONS_PER_BYTE, LAUNCH_BYTES
+from ..analysis.plain_copies import is_copy
 from ..compiler import NoScheduler, Reasons, is_taken_at_some_sizes
 from ..errors import require
 from ..expr import Number, Sym, evaluate_int
@@ -25,7 +26,7 @@ from ..graph.looked_up_reshapes import reshapes_looked_up
 from ..graph.nested_sums import in_two_steps
 from ..graph.sums_of_parts import through_parts
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import ReshapeOp, WrittenOp
+from ..ir.graph_ops import LookupOp, ReshapeOp, WrittenOp
 from ..ir.values import Expr, PointwiseOp, ReductionOp, TensorView, Val, WelfordOp
 from ..ops.torch_ops import entry_of
 from .alike import join_alike, join_small_sums, results_with_one_loop, tie
@@ -183,14 +184,19 @@ def _keep_formats_between(fusion: Fusion, steps: Sequence[Step], edges: Collecti
     would write their rows transposed, and another read them so.
     """
     others = {value for step in steps if not isinstance(step, KernelStep) for value in (*step.reads, *step.outputs)}
-    whole = {t for e in fusion.tensor_exprs() for t in e.read_whole}
-    kept = [t for t in edges if t not in others and t not in whole and isinstance(t.definition(), PointwiseOp)]
+    whole = {t for e in fusion.tensor_exprs() if type(e) is not LookupOp for t in e.read_whole}
+    kept = [t for t in edges if t not in others and t not in whole and _may_lie_otherwise(t.definition())]
     if not kept or not keep_memory_formats(fusion, kept, follows_rows=True):
         return False
     for tensor in kept:
         if tensor.domain().allocation is not None:
             tensor.domain().user = None  # its axes as the user wrote them may have no stride in that order, and nobody but kernels sees it
     return True
+
+
+def _may_lie_otherwise(expr: Expr | None) -> bool:
+    """True for a pointwise op, and for a copy that does not stand for what is in memory, such as that of a gradient in rows of its own axes."""
+    return isinstance(expr, PointwiseOp) or is_copy(expr)
 
 
 def _mark_read_again(steps: Sequence[Step]) -> None:
