@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from weft import FusionDefinition, options
+from fusion_check import poisoned_outputs
+
+from weft import DataType, FusionDefinition, options
 
 
 def defined(define: Callable[[Any, Any], None]) -> FusionDefinition:
@@ -114,6 +116,19 @@ def test_the_base_is_written_in_place_where_that_is_asked_for() -> None:
     (doubled,) = defined(define).execute([x, i, s])
     torch.testing.assert_close(x, old.scatter_add(0, i, s))
     assert torch.equal(doubled, 2 * old)
+
+
+@pytest.mark.parametrize("sizes", [(5, 8), (300, 40), (1, 1), (1, 7), (3, 1), (0, 4)], ids=str)
+def test_a_base_that_is_also_what_is_written_is_not_written_in_place(sizes: tuple[int, ...]) -> None:
+    """A thread would read what another one has written over."""
+    with FusionDefinition() as fd:
+        x, order = (fd.define_tensor([-1, -1], contiguity=True, dtype=dtype) for dtype in (DataType.Float, DataType.Int))
+        fd.add_output(fd.ops.scatter(x, order, x, 1), alias_input=x)
+    given, index = torch.randn(sizes), torch.rand(sizes).argsort(1)
+    want = given.clone().scatter(1, index, given.clone())
+    with poisoned_outputs():
+        fd.execute([given, index])
+    assert torch.equal(given, want)
 
 
 def test_strided_tensors_and_channels_last() -> None:

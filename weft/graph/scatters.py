@@ -65,7 +65,7 @@ def _write_into_copy(fusion: Fusion, expr: Expr, questions: Questions) -> None:
     fusion.remove(expr)
     begun: Any = cast(fusion, base, dtype)
     begun = _with_leading_nans(fusion, begun, kind) if kind in ("max", "min") and dtype.is_float else begun
-    memory = begun if begun is base and _is_free(fusion, base, out) else _copy(fusion, begun)
+    memory = begun if begun is base and _is_free(fusion, base, expr) else _copy(fusion, begun)
     value: Any = cast(fusion, source if has_rows else _at_the_index(fusion, source, index, questions), dtype)
     value = _copy(fusion, value)
     written = fusion.new_tensor([own_axis(fusion, a) for a in logical_axes(value if has_rows else index)], dtype)
@@ -79,10 +79,12 @@ def _write_into_copy(fusion: Fusion, expr: Expr, questions: Questions) -> None:
         fusion.register(PointwiseOp([result], [out], op="cast", compute=dtype, dtype=out.dtype()))
 
 
-def _is_free(fusion: Fusion, base: TensorView, out: TensorView) -> bool:
-    """True if a scatter, which has been removed, may write into its base: nothing else reads that, and no caller sees what it was before."""
-    order = _order_of(base)
-    if order is None or order != _order_of(out) or base.is_fusion_output or any(use in fusion.tensor_exprs() for use in base.uses()):
+def _is_free(fusion: Fusion, base: TensorView, scatter: Expr) -> bool:
+    """True if a scatter, which has been removed, may write into its base: nothing else reads that, not even the scatter as its values or its index, and no
+    caller sees what it was before."""
+    order, out = _order_of(base), scatter.tensor_outputs[0]
+    is_read = scatter.inputs.count(base) > 1 or any(use in fusion.tensor_exprs() for use in base.uses())
+    if order is None or order != _order_of(out) or base.is_fusion_output or is_read:
         return False
     return isinstance(base.definition(), WrittenOp) or base is _written_input(fusion, out)
 
