@@ -158,9 +158,12 @@ def _near(fd: FusionDefinition, extent: Any, step: int) -> Any:
     return fd.ops.minimum(fd.ops.maximum(places, 0), fd.ops.sub(extent, 1))
 
 
-@pytest.mark.parametrize("most, is_late", [(9, True), (1000, False)])
+@pytest.mark.parametrize("most, spilled, lookups", [(9, [300], "late"), (9, [], "early"), (1000, [], "few")])
 @pytest.mark.parametrize("shape", [(13, 36), (1, 100), (21, 1), (5, 33), (0, 8)])
-def test_many_lookups_are_loaded_where_they_are_used(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], most: int, is_late: bool) -> None:
+def test_many_lookups_are_loaded_where_they_are_used_if_the_kernel_spills(
+    monkeypatch: pytest.MonkeyPatch, refused: list[int], shape: tuple[int, int], most: int, spilled: list[int], lookups: str
+) -> None:  # fmt: skip
+    refused += spilled if shape[1] > 1 else []
     monkeypatch.setattr(pointwise_heuristic, "MOST_EARLY_LOOKUPS", most)
     monkeypatch.setattr(pointwise_heuristic.Candidates, "_widths", lambda _, at: [at.vector_elems])
     x = torch.randn(shape, generator=torch.Generator().manual_seed(3))
@@ -168,13 +171,16 @@ def test_many_lookups_are_loaded_where_they_are_used(monkeypatch: pytest.MonkeyP
     with options(strict_schedules=True):
         (made,) = fd.execute([x])
     assert made.shape == shape and torch.allclose(made.double(), of_windows(x), rtol=0, atol=1e-5)
-    assert min(shape[0], shape[1] - 1) < 1 or last(fd).proposal.params.late_lookups is is_late
+    assert min(shape[0], shape[1] - 1) < 1 or last(fd).proposal.params.lookups == lookups
 
 
-@pytest.mark.parametrize("most, is_late", [(9, True), (1000, False)])
+@pytest.mark.parametrize("most, spilled, lookups", [(9, [300], "late"), (9, [], "early"), (1000, [], "few")])
 @pytest.mark.parametrize("shape", [(130, 36), (1, 100), (21, 300), (5, 33), (0, 8)])
 @pytest.mark.parametrize("dim", [0, 1])
-def test_sums_of_many_lookups(monkeypatch: pytest.MonkeyPatch, dim: int, shape: tuple[int, int], most: int, is_late: bool) -> None:
+def test_sums_of_many_lookups(
+    monkeypatch: pytest.MonkeyPatch, refused: list[int], dim: int, shape: tuple[int, int], most: int, spilled: list[int], lookups: str
+) -> None:  # fmt: skip
+    refused += spilled
     monkeypatch.setattr(reduction_heuristic, "MOST_EARLY_LOOKUPS", most)
     x, fd = torch.randn(shape, generator=torch.Generator().manual_seed(4)), windows(dim)
     with options(strict_schedules=True):
@@ -182,10 +188,11 @@ def test_sums_of_many_lookups(monkeypatch: pytest.MonkeyPatch, dim: int, shape: 
     wanted = of_windows(x).sum(dim)
     assert made.shape == wanted.shape and torch.allclose(made.double(), wanted, rtol=1e-5, atol=1e-4)
     params = last(fd).proposal.params if x.numel() else None
-    assert not isinstance(params, ReductionParams) or params.kind == "short" or params.late_lookups is is_late
+    assert not isinstance(params, ReductionParams) or params.kind == "short" or params.lookups == lookups
 
 
-def test_lookups_at_positions_from_memory_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookups_at_positions_from_memory_count_too(monkeypatch: pytest.MonkeyPatch, refused: list[int]) -> None:
+    refused.append(100)
     monkeypatch.setattr(pointwise_heuristic, "MOST_EARLY_LOOKUPS", 2)
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], contiguity=True, dtype=FLOAT)
@@ -195,4 +202,4 @@ def test_lookups_at_positions_from_memory_count_too(monkeypatch: pytest.MonkeyPa
     with options(strict_schedules=True):
         (made,) = fd.execute([x, i, j])
     assert float((made.double() - x.double()[:, i] * x.double()[:, j]).abs().max()) < 1e-6
-    assert last(fd).proposal.params.late_lookups
+    assert last(fd).proposal.params.lookups == "late"

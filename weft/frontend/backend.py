@@ -12,7 +12,7 @@ import functools
 import hashlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,17 +169,38 @@ def _count_again(graph: torch.fx.Graph) -> None:
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
 
 
+MOST_SAVED_OF_ROTATIONS = 2
+"""Values computed from rotations of a tensor that a forward saves for its backward: with more of them the backward rotates the tensor again."""
+
+
 def _rotate_again(graph: torch.fx.Graph) -> None:
-    """Let the backward rotate again what the forward rotates, an argument or a tensor that is rotated to several places. Kernels read a tensor rotated, while
-    each rotation that is saved is one more tensor to write and read. One that the forward returns is in memory anyway."""
+    """Let the backward rotate again what the forward rotates, an argument or a tensor that is rotated to several places, if it reads many values that are
+    computed from rotations: each would be one more tensor to write and read, while kernels read a tensor rotated. One that the forward returns is in memory
+    anyway. Few values are saved instead: the backward rotates its gradients, and would compute them at all places that these come from."""
     from torch.utils.checkpoint import CheckpointPolicy
 
     target = torch.ops.aten.roll.default
+    later = _behind(node for node in graph.nodes if node.op == "placeholder" and "tangents" in str(node.target))
     for node in graph.nodes:
-        rotated = [user for user in node.users if user.target is target]
-        for roll in rotated if node.op == "placeholder" or len(rotated) > 1 else ():
-            if not any(user.op == "output" for user in roll.users):
-                roll.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+        rotated = [user for user in node.users if user.target is target and user not in later]
+        if not rotated or node.op != "placeholder" and len(rotated) == 1:
+            continue
+        saved = [value for value in _behind(rotated) - later if any(user in later for user in value.users)]
+        if len(saved) > MOST_SAVED_OF_ROTATIONS:
+            for roll in rotated:
+                if not any(user.op == "output" for user in roll.users):
+                    roll.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+
+
+def _behind(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    """Return nodes and what is computed from them."""
+    found, stack = set[torch.fx.Node](), list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found and node.op != "output":
+            found.add(node)
+            stack += node.users
+    return found
 
 
 def _takes_all(taken: torch.fx.Node) -> bool:

@@ -17,7 +17,7 @@ from ..ir.graph_ops import At, LookupOp
 from ..ir.values import Expr, PointwiseOp, TensorView
 from ..ops.build import logical_axes
 from .moved_lookups import KEPT_WHOLE, is_moved
-from .window_places import FEWEST_PLACES, WindowPlaces, base_of, place_of, stored_instructions, wide_values
+from .window_places import FEWEST_PLACES, WindowPlaces, base_of, place_of, moved_instructions, stored_instructions, wide_values
 
 ORIGIN = "origin"
 """Attribute of an expression of the copy, which its copies at other places have, too: the name of the result in the definition."""
@@ -56,15 +56,18 @@ def _costliest(copy: Fusion, own: Mapping[int, TensorView]) -> Expr | None:
         if origin is not None and _is_as_large(expr.tensor_outputs[0], origin):
             repeated.setdefault(origin, []).append(expr.tensor_outputs[0])
     counter = _Counter(copy)
+    in_all = counter.all_instructions()
     repeated = {origin: list(filter(counter.is_shifted, results)) for origin, results in repeated.items()}
     best, found = 0.0, None
     for origin, results in repeated.items():
         made_by = base_of(origin).definition()
         if len(results) < FEWEST_PLACES or made_by is None or not is_moved(made_by) or counted_only(origin):
             continue
-        saved = counter.saved(results) - stored_instructions(base_of(origin))
-        if saved > best:
-            best, found = saved, made_by
+        needed, saved = counter.saved(results)
+        in_memory = moved_instructions(copy, base_of(origin))
+        gain = min(saved, in_all - needed + saved - in_memory) - stored_instructions(base_of(origin))
+        if gain > best:
+            best, found = gain, made_by
     return found
 
 
@@ -81,19 +84,23 @@ class _Counter:
     """Counts what is computed for values of a fusion."""
 
     def __init__(self, fusion: Fusion) -> None:
-        self.wide = wide_values(fusion)
+        self._fusion, self.wide = fusion, wide_values(fusion)
         self._above: dict[TensorView, frozenset[Expr]] = {}
         self._costs: dict[Expr, float] = {}
 
-    def saved(self, results: Collection[TensorView]) -> float:
-        """Return the instructions per element that remain unneeded if only one of some values is computed, the one that takes the fewest; 0 for
+    def saved(self, results: Collection[TensorView]) -> tuple[float, float]:
+        """Return (the instructions per element of all but one of some values, the one that takes the fewest; those of them that neighbours do not share); 0 for
         what takes no more than an access."""
         one = min(map(self._cost, map(self.above, results)))
         if one < ACCESS_INSTRUCTIONS:
-            return 0.0
-        every = self._cost(frozenset().union(*map(self.above, results)))
+            return 0.0, 0.0
+        others = self._cost(frozenset().union(*map(self.above, results))) - one
         places = _places(results, self)
-        return (every - one) * max(0.0, places.times(is_strict=True) - 1) / max(1, len(places) - 1)
+        return others, others * max(0.0, places.times(is_strict=True) - 1) / max(1, len(places) - 1)
+
+    def all_instructions(self) -> float:
+        """Return the instructions per element of everything, if neighbours share nothing."""
+        return self._cost(self._fusion.tensor_exprs())
 
     def is_shifted(self, result: TensorView) -> bool:
         """Tell whether a value is computed at counted places, not at those that an index tensor in memory gives."""

@@ -77,6 +77,17 @@ def stored_instructions(tensor: TensorView) -> float:
     return INSTRUCTIONS_PER_BYTE * (2 * tensor.dtype().bits / 8 + LAUNCH_BYTES / max(1, elems))
 
 
+def moved_instructions(fusion: Fusion, tensor: TensorView) -> float:
+    """Return the instructions per element of a tensor that take as long as reading and writing the definition's inputs and outputs, each once."""
+    moved = {*fusion.tensor_inputs(), *fusion.tensor_outputs()}
+    sizes = {t: [axis.logical_extent for axis in logical_axes(t) if not axis.is_broadcast()] for t in (*moved, tensor)}
+    if all(size.is_const for of in sizes.values() for size in of):
+        elems = {t: evaluate_int(product(of), {}) for t, of in sizes.items()}
+    else:
+        elems = {t: int(len(of) >= len(sizes[tensor])) for t, of in sizes.items()}
+    return INSTRUCTIONS_PER_BYTE * sum(elems[t] * t.dtype().bits / 8 for t in moved) / max(1, elems[tensor])
+
+
 def wide_values(fusion: Fusion) -> Container[TensorView]:
     """Return what is taken for values of more than 16 bits before kernels are known: nothing in a definition that has results of 16 bits, else everything."""
     return () if any(t.dtype().is_reduced_float for t in fusion.tensor_outputs()) else _Everything()
@@ -151,4 +162,4 @@ def _widens(expr: Expr) -> bool:
     return isinstance(expr, PointwiseOp) and expr.op_name == "cast" and expr.tensor_inputs[0].dtype().bits <= expr.tensor_outputs[0].dtype().bits
 
 
-__all__ = ["FEWEST_PLACES", "WindowPlaces", "base_of", "place_of", "places_of_lookups", "stored_instructions", "wide_values"]
+__all__ = ["FEWEST_PLACES", "WindowPlaces", "base_of", "moved_instructions", "place_of", "places_of_lookups", "stored_instructions", "wide_values"]

@@ -22,8 +22,8 @@ FULL_BLOCK_THREADS, ROW_THREAD_REGISTERS = 512, 128
 LOOP_THREAD_REGISTERS = 64
 """Registers per thread in loops with four vectors in flight, so that a multiprocessor has 1024 threads."""
 MOST_EARLY_LOOKUPS = 3 * LOOP_THREAD_REGISTERS // 4
-"""Elements that a thread of a pointwise kernel or a reduction looks up, from which on it loads each where it uses it: before that, each would hold one of these
-registers, of which a quarter is for indices and results. Counted: docs/constants.md."""
+"""Elements that a thread of a pointwise kernel or a reduction looks up, from which on it loads each where it uses it if the kernel spills otherwise: before
+that, each would hold one of these registers, of which a quarter is for indices and results. Counted: docs/constants.md."""
 SHOWN = 6
 """Candidates shown in a trace."""
 TIMED, TIMED_OF_A_WAY = 40, 4

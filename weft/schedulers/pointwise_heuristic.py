@@ -45,8 +45,9 @@ class PointwiseParams:
     split_grid_y: the loop on BIDy has more than 65535 iterations and gets a serial loop around it. max_registers: per thread, for the compiler.
     single_reads: names of inputs that are read element by element. is_phased: vectors are aligned in memory although the right side's rows are not, so that
     a row begins and ends inside of one; with is_tailed it only ends inside of one. access_bits: of the widest access of a thread. shares_rows: what does not
-    vary along the innermost loop on the left is loaded and computed once for the unroll_outer indices of a thread, which are all of that loop. late_lookups:
-    what is looked up element by element is loaded where it is used, instead of before all of it is used, because a thread looks up much.
+    vary along the innermost loop on the left is loaded and computed once for the unroll_outer indices of a thread, which are all of that loop.
+    lookups: "few"; "early" if a thread loads much that it looks up element by element before it uses any of it; "late" if it loads each of these where it uses
+    it, because the kernel spills otherwise.
     """
 
     break_point: int
@@ -63,7 +64,7 @@ class PointwiseParams:
     access_bits: int = MAX_VECTOR_BITS
     is_tailed: bool = False
     shares_rows: bool = False
-    late_lookups: bool = False
+    lookups: str = "few"
 
     @property
     def thread_elems(self) -> int:
@@ -106,7 +107,8 @@ def with_fewer_elems(facts: PointwiseFacts, arch: Arch, most_elems: int) -> Poin
     most = max(most_elems, facts.min_vector_elems)
     limits, phased = (tuple(min(most, elems) for elems in limit) for limit in (facts.vector_limit_elems, facts.phased_limit_elems))
     narrow = replace(facts, vector_limit_elems=limits, phased_limit_elems=phased)
-    return Candidates(narrow, arch, most).ranked(1)[0].params
+    found = Candidates(narrow, arch, most).ranked(1)[0].params
+    return replace(found, lookups="late") if found.lookups == "early" else found
 
 
 def variants(facts: PointwiseFacts, arch: Arch) -> list[tuple[str, PointwiseParams]]:
@@ -198,7 +200,7 @@ class Candidates:
             split_grid_y=position > 0 and y_blocks > MAX_GRID[1], max_registers=self.arch.max_registers_per_thread,
             single_reads=self.facts.single_reads, is_phased=is_phased > 0, access_bits=access_bits_of(self.facts, vector),
             is_tailed=is_phased > 0 and self.facts.is_tailed[position], shares_rows=shares > 0,
-            late_lookups=outer * inner * looked_up(self.facts, position, vector, is_phased > 0) >= MOST_EARLY_LOOKUPS,
+            lookups="early" if outer * inner * looked_up(self.facts, position, vector, is_phased > 0) >= MOST_EARLY_LOOKUPS else "few",
         )  # fmt: skip
 
     def _of(self, at: Break) -> np.ndarray:

@@ -27,7 +27,7 @@ from .accesses import with_accesses
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import ReductionFacts
 from .inner_outer_params import InnerOuterParams
-from .limits import TIMED_OF_A_WAY
+from .limits import STEP_BYTES, TIMED_OF_A_WAY
 from .phased_columns import apply_phased_columns, phased_candidates
 from .reduction_analysis import ReductionAnalysis, analyze_reduction
 from .reduction_heuristic import ReductionParams, candidates, choose_with_trace
@@ -86,6 +86,9 @@ class Reduction(Scheduler):
     def choose_other(
         self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, rejected: Mapping[Any, int]
     ) -> tuple[ReductionParams, str] | None:  # fmt: skip
+        last = list(rejected)[-1]
+        if isinstance(last, ReductionParams) and last.lookups == "early":
+            return replace(last, lookups="late"), f"reduction: what is looked up is loaded where it is used, because the kernel spills otherwise: {last}"
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
         other = other_reduction(facts, arch, rejected)
         return None if other is None else (with_kept_inputs(other, analysis, facts, arch), f"reduction: what was chosen first is refused: {other}")
@@ -133,13 +136,14 @@ class Reduction(Scheduler):
             template.fold_vectors(params.vector_elems)
         first = next((n for n, a in enumerate(reference.get_loop_domain()) if a.is_reduction()), 0)
         apart = read_on_both_sides(template) if params.kind == "outer" else []
-        loads = template.loads_in_vectors(names) if params.late_lookups else template.loads
+        loads = template.loads_in_vectors(names) if params.lookups == "late" else template.loads
         fixed = {t: own_position(fusion, t, partial, loads_at) if params.kind == "outer" else loads_at for t in loads}
         template.inline_fixed(fixed, first, apart, is_across=params.are_all)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
-        peel = None if phase is None else Peel(phase=phase)
-        return ScheduleResult(static, params.max_registers, params.grid_split if params.is_cluster else 1, peel, access_bits=params.access_bits)
+        peel, most_spilled = None if phase is None else Peel(phase=phase), STEP_BYTES if params.lookups == "early" else None
+        clusters = params.grid_split if params.is_cluster else 1
+        return ScheduleResult(static, params.max_registers, clusters, peel, access_bits=params.access_bits, most_spill_bytes=most_spilled)
 
 
     def apply_short(self, template: Template, reference: TensorView, analysis: ReductionAnalysis, params: ReductionParams) -> ScheduleResult:

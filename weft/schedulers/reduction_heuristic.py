@@ -73,8 +73,8 @@ class ReductionParams:
     single_reads: names of inputs that are read element by element. access_bits: of the widest access to global memory. kept: names of inputs that are to stay
     in L2, where a later kernel finds them. results: neighbouring results of a thread ("short" only). are_all: the columns of a thread are the whole innermost
     loop, read element by element ("outer" only). window_axes: number of innermost loops whose end vectors do not cross, because their elements share what they
-    look up ("inner" only; 0: all of the row). late_lookups: what is looked up element by element is loaded where it is used, instead of before all of it is
-    used, because a thread looks up much; not if "short".
+    look up ("inner" only; 0: all of the row). lookups: as in `PointwiseParams`;
+    "few" if "short".
     """
 
     kind: str
@@ -97,7 +97,7 @@ class ReductionParams:
     results: int = 1
     are_all: bool = False
     window_axes: int = 0
-    late_lookups: bool = False
+    lookups: str = "few"
 
     @property
     def threads_per_block(self) -> int:
@@ -246,7 +246,7 @@ class Candidates:
             are_all=self.are_all,
         )  # fmt: skip
         if unroll * self.looked_up >= MOST_EARLY_LOOKUPS:
-            params = replace(params, late_lookups=True)
+            params = replace(params, lookups="early")
         return params if self.facts.window is None else replace(params, window_axes=1)
 
     def vectors(self, bdimx: int, bdimy: int, bdimz: int, split: int, *, is_3d: bool = False) -> int:

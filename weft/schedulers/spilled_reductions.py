@@ -35,7 +35,8 @@ def _narrower(facts: ReductionFacts, arch: Arch) -> Iterator[ReductionParams]:
     fewest = max(facts.min_vector_elems, facts.block_elems)
     while most >= fewest:
         narrow = replace(facts, vector_limit_elems=min(most, facts.vector_limit_elems), phased_limit_elems=min(most, facts.phased_limit_elems))
-        yield from (with_accesses(params, narrow) for _, params in candidates(narrow, arch))
+        for _, params in candidates(narrow, arch):
+            yield with_accesses(replace(params, lookups="late") if params.lookups == "early" else params, narrow)
         most //= 2
 
 
