@@ -145,8 +145,7 @@ class ReductionFacts(RowFacts):
     all elements of the innermost loop, such as coordinates, if no input has an element for each term; common_instructions: those of `instructions` whose
     results do not vary along that loop. free_columns: neighbouring columns of one run, of which no tensor in memory but results has elements. looked_up:
     lookups for each element that are read one by one, if they are windows. window_elems: neighbours along the innermost loop that share what they look up, and
-    so are best in one thread, 1 if there are no windows; window: what such a thread does. lookup_works: what a thread with 1, 2, 4, ... neighbours does, up to
-    a vector of the other inputs, if lookups are read one by one, but too few to be windows; footprint_bits: of all tensors in memory that are read, each once.
+    so are best in one thread, 1 if there are no windows; window: what such a thread does.
     """
 
     results_meet: bool = False
@@ -160,8 +159,6 @@ class ReductionFacts(RowFacts):
     looked_up: int = 0
     window_elems: int = 1
     window: LookupWork | None = None
-    lookup_works: tuple[LookupWork, ...] = ()
-    footprint_bits: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

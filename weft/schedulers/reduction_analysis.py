@@ -5,10 +5,8 @@ Read first: `analyze_reduction`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..analysis.lookup_work import LookupWork, lookup_work
-from ..analysis.lookups import elements_of, in_memory, loads, lookup_of
+from ..analysis.lookups import in_memory, loads, lookup_of
 from ..analysis.loop_axes import LoopAxes, Obstacle
 from ..analysis.op_cost import cost_of
 from ..analysis.persistent import PersistentBuffers
@@ -22,7 +20,6 @@ from ..ops.monoids import MONOIDS
 from .base import Alignments, Sizes
 from .facts import ReductionFacts
 from .limits import UNROLLS
-from .lookup_widths import works_of_widths
 from .row_analysis import LEAST_RUN_BITS, RowAnalysis, analyze_rows, row_exprs, stands_still
 
 
@@ -50,7 +47,6 @@ class ReductionAnalysis(RowAnalysis):
         is_common = [not shape.is_inner and all(shape.order[-1] not in axes.concrete(o) for o in e.tensor_outputs) for e in varying]
         self.common = cost_of([e for e, common in zip(varying, is_common) if common], wide_tensors(fusion))
         self.reads_terms = any(frozenset(shape.order) <= axes.stored(t) for t in loads(fusion))
-        self._known_work: dict[tuple[object, ...], LookupWork] = {}
         self._window_work: dict[tuple[object, ...], tuple[int, LookupWork | None]] = {}
         self.exchange_factor = max((MONOIDS[e.attributes["kind"]].exchange_factor for e in shape.reductions if isinstance(e, ReductionOp)), default=1)
 
@@ -68,10 +64,6 @@ class ReductionAnalysis(RowAnalysis):
         window_elems, window = self.window(env, alignment_bits, extents) if self.windows and self.shape.is_inner else (1, None)
         if window is not None:
             shared["input_bits"] = self._bits_without_windows(env)
-        elif self.shape.is_inner and self.single_lookups and not self.windows:
-            most = min(shared["vector_limit_elems"], shared["vector_bits"] // self.max_dtype_bits)
-            shared["lookup_works"] = works_of_widths(most, lambda n: self._work(self.single_lookups, env, n))
-            shared["footprint_bits"] = sum(t.dtype().bits * elements_of(t, env) for t in dict.fromkeys(map(in_memory, loads(self.axes.fusion))))
         return ReductionFacts(
             **shared, results_meet=self.results_meet, can_begin_anywhere=can_begin_anywhere, exchange_factor=self.exchange_factor,
             column_inputs=self.column_inputs, still_loads=still, looked_up=len(self.windows), window_elems=window_elems, window=window,
@@ -90,18 +82,12 @@ class ReductionAnalysis(RowAnalysis):
             if any(t.definition() is None or t not in self.windows for t in self.row_inputs if t in set(self.limits.vectorizable)):
                 limit = self.limits.limit_elems(len(self.shape.order) - 1, env, alignment_bits, self.vector_bits)
                 widths = [n for n in widths if n <= limit and n & (n - 1) == 0]
-            found = [(n, self._work(self.windows, env, n)) for n in widths]
+            found = [(n, lookup_work(self.axes, self.shape.order, self.windows, env, n)[0]) for n in widths]
             best = min(found, key=lambda made: (made[1].operations + made[1].loads) / made[0])
             vector = [work for n, work in found if n > 1 and n * self.max_dtype_bits <= MAX_VECTOR_BITS]
             is_plain = best[0] == 1 and bool(vector) and vector[-1].bank_clocks <= vector[-1].operations / SUB_PARTITIONS
             self._window_work[key] = (1, None) if is_plain else best
         return self._window_work[key]
-
-    def _work(self, singles: Sequence[TensorView], env: Sizes, elems: int) -> LookupWork:
-        key = tuple(singles), tuple(sorted((str(size), value) for size, value in env.items())), elems
-        if key not in self._known_work:
-            self._known_work[key] = lookup_work(self.axes, self.shape.order, singles, env, elems)[0]
-        return self._known_work[key]
 
     def _bits_without_windows(self, env: Sizes) -> int:
         """Return the bits per element of inputs, those of tensors that are looked up once."""

@@ -29,7 +29,6 @@ from .cost.passing import passing_ns
 from .cost.reductions import Reductions, needed_registers, work_of_reductions
 from .facts import ReductionFacts
 from .limits import MOST_EARLY_LOOKUPS, MOST_LOOKED_UP, NEAR, SHOWN, UNROLLS
-from .lookup_widths import with_best_width
 
 MOST_SHIFTED_UNROLL = 1
 ROUNDS_OF_BLOCKS = (1, 2, 4, 8)
@@ -174,8 +173,7 @@ class Candidates:
     """The kernels that are compared, for one set of facts."""
 
     def __init__(self, facts: ReductionFacts, arch: Arch) -> None:
-        self.facts = facts = with_best_width(facts, arch)
-        self.arch = arch
+        self.facts, self.arch = facts, arch
         self.registers_of, self.column_registers_of = remembered(self.registers), remembered(self.column_registers)  # candidates have few different block sizes
         self.unrolls_of = remembered(self._unrolls)
         self.is_phased, self.vector = (False, facts.window_elems) if facts.window is not None else vectors_along_rows(facts)

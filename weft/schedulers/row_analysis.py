@@ -57,10 +57,8 @@ class RowAnalysis(Analysis):
         self.limits = VectorLimits(axes, shape.order, [*inputs, *self.row_outputs])
         vectorizable = self.limits.vectorizable
         singles = [t for t in computed_lookups(inputs) if shape.order[-1] in axes.stored(t) and not any(t is v for v in vectorizable)]
-        self.single_lookups = tuple(singles)
-        """Lookups that are read element by element."""
-        self.windows = self.single_lookups if len(singles) >= FEWEST_OF_A_WINDOW else ()
-        """Those of windows of images and the like."""
+        self.windows = tuple(singles) if len(singles) >= FEWEST_OF_A_WINDOW else ()
+        """Lookups of windows of images and the like, which are read element by element."""
         along = [t for t in inputs if axes.stored(t) & reduced and not stands_still(t, axes, shape)]
         again = [t for t in along if buffers.passes == 1 or buffers.first_pass.get(t, 0) > 0]  # none of these are kept between passes
         of_groups = [t for t in again if axes.stored(t) - reduced and not loops - reduced <= axes.stored(t)]
