@@ -17,13 +17,14 @@ from ..ir.graph_ops import At, LookupOp
 from ..ir.values import Expr, PointwiseOp, TensorView
 from ..ops.build import logical_axes
 from .moved_lookups import KEPT_WHOLE, is_moved
-from .window_places import FEWEST_PLACES, WindowPlaces, base_of, place_of, moved_instructions, stored_instructions, wide_values
+from .window_places import FEWEST_PLACES, WindowPlaces, base_of, moved_instructions, place_of, stored_instructions, wide_values
 
 ORIGIN = "origin"
 """Attribute of an expression of the copy, which its copies at other places have, too: the name of the result in the definition."""
 MOST_STORED = 4
 """Values that are stored for their repetitions, at most: after each of them lookups are moved again, and the rest is counted."""
-
+SHORT_ROW = 16
+"""Elements of rows that a thread may have whole (`weft.schedulers.whole_rows`): it computes once what several of them share."""
 ACCESS_INSTRUCTIONS = 8
 """Of an access with its address and bounds: what takes fewer is computed again. Counted: `ACCESS_SLOTS` in docs/constants.md."""
 
@@ -61,7 +62,7 @@ def _costliest(copy: Fusion, own: Mapping[int, TensorView]) -> Expr | None:
     best, found = 0.0, None
     for origin, results in repeated.items():
         made_by = base_of(origin).definition()
-        if len(results) < FEWEST_PLACES or made_by is None or not is_moved(made_by) or counted_only(origin):
+        if len(results) < FEWEST_PLACES or made_by is None or not is_moved(made_by) or counted_only(origin) or _is_row_of_a_thread(origin):
             continue
         needed, saved = counter.saved(results)
         in_memory = moved_instructions(copy, base_of(origin))
@@ -78,6 +79,11 @@ def _is_as_large(result: TensorView, origin: TensorView) -> bool:
         return len(sizes[0]) >= len(sizes[1])
     part, whole = (math.prod(int(size.value) for size in of) for of in sizes)  # type: ignore[arg-type, misc]
     return 2 * part >= whole
+
+
+def _is_row_of_a_thread(value: TensorView) -> bool:
+    extents = [axis.logical_extent for axis in logical_axes(value) if not axis.is_broadcast()]
+    return bool(extents) and extents[-1].is_const and int(extents[-1].value) <= SHORT_ROW  # type: ignore[arg-type]
 
 
 class _Counter:
