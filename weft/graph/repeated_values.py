@@ -23,6 +23,8 @@ ORIGIN = "origin"
 """Attribute of an expression of the copy, which its copies at other places have, too: the name of the result in the definition."""
 MOST_STORED = 4
 """Values that are stored for their repetitions, at most: after each of them lookups are moved again, and the rest is counted."""
+MOST_ABOVE = 400
+"""Expressions of a value that is stored, at most, so that the time of the search grows with the length of a definition."""
 SHORT_ROW = 16
 """Elements of rows that a thread may have whole (`weft.schedulers.whole_rows`): it computes once what several of them share."""
 ACCESS_INSTRUCTIONS = 8
@@ -58,13 +60,15 @@ def _costliest(copy: Fusion, own: Mapping[int, TensorView]) -> Expr | None:
             repeated.setdefault(origin, []).append(expr.tensor_outputs[0])
     counter = _Counter(copy)
     in_all = counter.all_instructions()
-    repeated = {origin: list(filter(counter.is_shifted, results)) for origin, results in repeated.items()}
     best, found = 0.0, None
     for origin, results in repeated.items():
         made_by = base_of(origin).definition()
         if len(results) < FEWEST_PLACES or made_by is None or not is_moved(made_by) or counted_only(origin) or _is_row_of_a_thread(origin):
             continue
-        needed, saved = counter.saved(results)
+        shifted = list(filter(counter.is_shifted, results))
+        if len(shifted) < FEWEST_PLACES:
+            continue
+        needed, saved = counter.saved(shifted)
         in_memory = moved_instructions(copy, base_of(origin))
         gain = min(saved, in_all - needed + saved - in_memory) - stored_instructions(base_of(origin))
         if gain > best:
@@ -109,21 +113,20 @@ class _Counter:
         return self._cost(self._fusion.tensor_exprs())
 
     def is_shifted(self, result: TensorView) -> bool:
-        """Tell whether a value is computed at counted places, not at those that an index tensor in memory gives."""
+        """Tell whether a value is computed at counted places, not at those that an index tensor in memory gives, and from few expressions."""
         lookups = [e for e in self.above(result) if isinstance(e, LookupOp)]
-        return all(counted_only(e.inputs[p.operand]) for e in lookups for p in e.positions if isinstance(p, At))
+        return len(self.above(result)) <= MOST_ABOVE and all(counted_only(e.inputs[p.operand]) for e in lookups for p in e.positions if isinstance(p, At))
 
     def above(self, tensor: TensorView) -> frozenset[Expr]:
-        """Return what a value is computed by, down from lookups and other values in memory."""
-        stack = [tensor]
-        while stack:
-            value = stack[-1]
-            missing = [v for v in _operands(value) if v not in self._above]
-            if not missing:
+        """Return what a value is computed by, down from lookups and other values in memory; of more than MOST_ABOVE expressions a part."""
+        if tensor not in self._above:
+            found, stack = dict[Expr, None](), [tensor]
+            while stack and len(found) <= MOST_ABOVE:
                 made_by = stack.pop().definition()
-                own = [] if made_by is None or not is_moved(made_by) else [made_by]
-                self._above[value] = frozenset(own).union(*(self._above[v] for v in _operands(value)))
-            stack += missing
+                if made_by is not None and is_moved(made_by) and made_by not in found:
+                    found[made_by] = None
+                    stack += [] if isinstance(made_by, LookupOp) else made_by.tensor_inputs
+            self._above[tensor] = frozenset(found)
         return self._above[tensor]
 
     def _cost(self, exprs: Collection[Expr]) -> float:
@@ -135,12 +138,6 @@ class _Counter:
             is_position = counted_only(expr.tensor_outputs[0])
             self._costs[expr] = 0.0 if is_position else cost.instructions + MUFU_SLOTS * cost.mufu
         return self._costs[expr]
-
-
-def _operands(value: TensorView) -> list[TensorView]:
-    """Return what a value is computed from in the same kernel."""
-    made_by = value.definition()
-    return [] if made_by is None or isinstance(made_by, LookupOp) or not is_moved(made_by) else made_by.tensor_inputs
 
 
 def _places(results: Collection[TensorView], counter: _Counter) -> WindowPlaces:
