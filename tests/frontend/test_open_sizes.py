@@ -53,3 +53,13 @@ def test_patches_whose_sizes_are_quotients() -> None:
         return F.rms_norm(x.reshape(n, c, h // 2, 2, w // 2, 2).permute(0, 2, 4, 3, 5, 1).reshape(n, -1, 4 * c), (4 * c,)) * 2
 
     check(patches, *((torch.randn(shape),) for shape in ((2, 3, 12, 14), (3, 5, 6, 10), (2, 2, 16, 4))), terms=40)
+
+
+def test_sizes_that_are_multiples_of_a_quotient_and_a_number() -> None:
+    """A region has the pooled image, and its size alone: twice that is no sum of sizes that it has."""
+
+    def repeated(x: Tensor) -> Tensor:
+        return F.avg_pool2d(x.sin(), 3, 2, 1).repeat(1, 1, 2, 3).tanh() * 2
+
+    calls = [(torch.randn(shape),) for shape in ((2, 3, 12, 14), (3, 5, 6, 9), (1, 2, 17, 4))]
+    check(repeated, *calls, terms=40, left=frozenset({"aten.avg_pool2d.default", "aten.avg_pool2d_backward.default"}))

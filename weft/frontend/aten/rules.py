@@ -152,6 +152,8 @@ class Translation:
         if size.is_Integer:
             return int(size)
         found = self.sizes.get(size)
+        if found is None and size.is_Add:
+            found = self._of_a_known_sum(size)
         if found is not None:
             return found
         if size.is_Add or size.is_Mul:
@@ -169,6 +171,18 @@ class Translation:
             raise Declined(f"the size {size}, which is not the size of an input")
         self.sizes[size] = total
         return total
+
+    def _of_a_known_sum(self, size: Any) -> Any | None:
+        """Return a multiple of the size of an input, and a number, such as 2 * (n // 2) + 2 of n // 2 + 1, where no input has n; None if it is none."""
+        own = size.as_coefficients_dict()
+        for known, value in list(self.sizes.items()):
+            terms = {term: n for term, n in known.as_coefficients_dict().items() if not term.is_Integer} if known.is_Add else {}
+            factors = {own[term] / n for term, n in terms.items()}
+            if len(factors) == 1 and (factor := factors.pop()).is_Integer and factor > 0:
+                rest = size - factor * known
+                if rest.is_Integer:
+                    return self.ops.add(self.ops.mul(value, int(factor)), int(rest)) if rest else self.ops.mul(value, int(factor))
+        return None
 
     def with_elements(self, value: TensorView, dim: int) -> TensorView:
         """Return a tensor whose expanded axis is a real one: a `where` that always selects the value."""
