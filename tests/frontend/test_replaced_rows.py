@@ -86,7 +86,7 @@ CASES: dict[str, tuple[Program, tuple[int, ...], tuple[int, ...], tuple[int, ...
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.int64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_values_replace_others(name: str, dtype: torch.dtype) -> None:
     function, sizes, of_values, (count, places) = CASES[name]
@@ -137,7 +137,7 @@ def and_read(cache: torch.Tensor, k: torch.Tensor, at: torch.Tensor) -> torch.Te
 def twice(cache: torch.Tensor, k: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     cache.index_copy_(2, at, k * 4)
     cache.index_copy_(2, at, k * 2)
-    return cache.sum()
+    return cache.float().sum()
 
 
 def and_returned(cache: torch.Tensor, k: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
@@ -149,9 +149,8 @@ KERNELS = {by_index_copy: 1, by_assignment: 1, and_read: 2, twice: 3, and_return
 
 
 @pytest.mark.parametrize("program", KERNELS)
-@pytest.mark.parametrize("count", [1, 5])
-@pytest.mark.parametrize("sizes", [(2, 3, 17, 8), (1, 1, 17, 8), (2, 3, 17, 5), (2, 1, 17, 1)], ids=str)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8], ids=str)
+@pytest.mark.parametrize(("count", "sizes"), [(1, (2, 3, 17, 8)), (5, (2, 3, 17, 8)), (5, (1, 1, 17, 8)), (1, (2, 3, 17, 5)), (5, (2, 1, 17, 1))], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=str)
 def test_rows_of_a_cache(program: Program, count: int, sizes: tuple[int, ...], dtype: torch.dtype) -> None:
     b, h, s, d = sizes
     before = integers(*sizes).to(dtype)
