@@ -292,8 +292,9 @@ class Reasons(dict[str, str]):
 def declines(fusion: Fusion, sizes: Mapping[Sym, Number], arch: Arch) -> Reasons | None:
     """Return None when a scheduler takes the fusion at these sizes, else the reason of each. All tensors count as fully aligned."""
     prepared = prepare(fusion)
-    reasons = Reasons(_most_pressure(prepared, arch), _spills_in_words(prepared, arch))
-    if _spills_surely(prepared, arch):
+    surely = _spills_surely(prepared, arch)
+    reasons = Reasons(*_divided_for(prepared, arch, surely=surely))
+    if surely:
         reasons["registers"] = reasons.spills
         return reasons
     for scheduler in SCHEDULERS:
@@ -310,25 +311,22 @@ def registers_of_a_thread(arch: Arch) -> int:
     return arch.max_registers_per_thread
 
 
-def _most_pressure(prepared: Prepared, arch: Arch) -> Pressure | None:
-    """Return what kernels may have into which a fusion is to be divided, because one kernel spills or surely would; None if none spilled."""
+def _divided_for(prepared: Prepared, arch: Arch, *, surely: bool) -> tuple[Pressure | None, str]:
+    """Return (what kernels may have into which a fusion is to be divided, why) if one kernel spilled or `surely` would; (None, "") if not."""
     registers = registers_of_a_thread(arch)
     if prepared.missing_registers:
-        return prepared.pressure.times(ROOM * registers / (registers + prepared.missing_registers))
-    return Pressure(int(ROOM * registers), 1) if _spills_surely(prepared, arch) else None
-
-
-def _spills_in_words(prepared: Prepared, arch: Arch) -> str:
-    if prepared.missing_registers:
-        return f"a thread lacked about {prepared.missing_registers:.0f} registers"
-    return f"{prepared.pressure.live} registers would hold values at once, and a thread has {registers_of_a_thread(arch)}"
+        most = prepared.pressure.times(ROOM * registers / (registers + prepared.missing_registers))
+        return most, f"a thread lacked about {prepared.missing_registers:.0f} registers"
+    if surely:
+        return Pressure(int(ROOM * registers), 1), f"{prepared.pressure.live} registers would hold values at once, and a thread has {registers}"
+    return None, ""
 
 
 def _spills_surely(prepared: Prepared, arch: Arch) -> bool:
     """Tell whether a pointwise kernel has so many values alive at once that it spills too much with one element per thread."""
     most = registers_of_a_thread(arch) + missing_registers(MOST_SPILL_BYTES)
     folds = (ReductionOp, WelfordOp, ScanOp)
-    return prepared.pressure.live > most and not any(isinstance(e, folds) for e in prepared.fusion.tensor_exprs())
+    return not any(isinstance(e, folds) for e in prepared.fusion.tensor_exprs()) and prepared.pressure.live > most
 
 
 def is_taken_at_some_sizes(fusion: Fusion) -> bool:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from weft import DataType, FusionDefinition, compiler
-from weft.analysis.live_values import Pressure, in_order, live_values, pressure_of
+from weft.analysis.live_values import Pressure, live_values, pressure_of
 from weft.arch import MOST_SPILL_BYTES
 from weft.options import options
 from weft.runtime import steps
@@ -184,7 +184,7 @@ def test_values_alive() -> None:
     fd = waves_around_their_sum(10)
     exprs = fd.fusion.tensor_exprs()
     assert max(live_values(exprs)) == 11  # all waves and their sum; x is not used any more
-    early = in_order([exprs[-1].tensor_outputs[0]], set(map(id, exprs)))
+    early = fd.fusion.exprs([exprs[-1].tensor_outputs[0]], among=set(map(id, exprs)))
     assert early == exprs
     assert pressure_of(exprs) == Pressure(11, len(exprs))
     assert Pressure(11, 40).excess(Pressure(22, 20)) == 0.5 and Pressure(11, 40).times(0.5) == Pressure(5, 20)

@@ -8,7 +8,7 @@ Read first: `Pressure`, `live_values`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -72,23 +72,4 @@ def _costs_nothing(expr: Expr | None) -> bool:
     return isinstance(expr, COPIES)
 
 
-def in_order(targets: Collection[TensorView], members: Set[int]) -> list[Expr]:
-    """Return the expressions among `members`, by identity, that targets need, in the order in which a kernel has them: each right before its first use, as far
-    as operands allow."""
-    order: list[Expr] = []
-    done: set[int] = set()
-    stack = [(e, False) for t in reversed(list(targets)) if (e := t.definition()) is not None]
-    while stack:
-        expr, is_ready = stack.pop()
-        if id(expr) in done or id(expr) not in members:
-            continue
-        if is_ready:
-            done.add(id(expr))
-            order.append(expr)
-            continue
-        stack.append((expr, True))
-        stack += [(inner, False) for t in reversed(expr.tensor_inputs) if (inner := t.definition()) is not None and id(inner) not in done]
-    return order
-
-
-__all__ = ["Pressure", "in_order", "live_values", "pressure_of"]
+__all__ = ["Pressure", "live_values", "pressure_of"]

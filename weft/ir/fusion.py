@@ -6,7 +6,7 @@ Owns creation and registration of values, topological order, and cloning. Read f
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -234,8 +234,9 @@ class Fusion(Owner):
         return list(self._vals)
 
     # -- order
-    def exprs(self, targets: Iterable[Val] | None = None) -> list[Expr]:
-        """Return the expressions that the outputs (or `targets`) need, definitions before uses; tensors' and scalars' alike."""
+    def exprs(self, targets: Iterable[Val] | None = None, *, among: Container[int] | None = None) -> list[Expr]:
+        """Return the expressions that the outputs (or `targets`) need, definitions before uses; tensors' and scalars' alike. among: only
+        these, by identity, and nothing that is needed through others."""
         order: list[Expr] = []
         done: set[int] = set()
         stack: list[tuple[Expr, bool]] = []
@@ -246,7 +247,7 @@ class Fusion(Owner):
             stack.append((definition, False))
             while stack:
                 expr, ready = stack.pop()
-                if id(expr) in done:
+                if id(expr) in done or among is not None and id(expr) not in among:
                     continue
                 if ready:
                     done.add(id(expr))

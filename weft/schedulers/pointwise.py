@@ -12,7 +12,6 @@ Owns the template; parameters are chosen in `pointwise_heuristic.py`. Read first
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ..analysis.loop_axes import Obstacle
@@ -23,7 +22,8 @@ from ..ir.values import IterDomain, TensorView
 from ..schedule.peel import Peel, Phase
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .cost.parts import fitting_elems
-from .limits import NEAR, STEP_BYTES
+from .late_lookups import WHY_LATE, accepted_spill_bytes, late_instead
+from .limits import NEAR
 from .pointwise_analysis import PointwiseAnalysis, analyze_pointwise
 from .pointwise_heuristic import PointwiseParams, choose_with_trace, variants, with_fewer_elems
 from .rows import arrange, arrange_axes, merge_axes_at, names_in_vectors, phase_of, places_in_order, split_axis
@@ -58,9 +58,8 @@ class PointWise(Scheduler):
     ) -> tuple[PointwiseParams, str] | None:  # fmt: skip
         """Return the rejected params with late lookups instead of early ones; else the best params with which a thread has as many elements as probably have
         registers, fewer than with the rejected ones; None if there are none."""
-        last = list(rejected)[-1]
-        if isinstance(last, PointwiseParams) and last.lookups == "early":
-            return replace(last, lookups="late"), f"pointwise: what is looked up is loaded where it is used, because the kernel spills otherwise: {last}"
+        if (other := late_instead(rejected)) is not None:
+            return other, f"pointwise: {WHY_LATE}: {other}"
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits, arch.atomic_vector_bits)
         most = min(fitting_elems(params.thread_elems, params.max_registers, spilled) for params, spilled in rejected.items())
         other = with_fewer_elems(facts, arch, most) if most >= 1 and not analysis.needs_vectors else None
@@ -91,8 +90,8 @@ class PointWise(Scheduler):
         kept = [template.tensor(name) for name in (still.kept if still is not None else ())]
         loads = template.loads_in_vectors(names) if params.lookups == "late" else template.loads
         template.inline_fixed(dict.fromkeys([*loads, *kept], loads_at), 0)
-        peel, most_spilled = None if phase is None else Peel(phase=phase), STEP_BYTES if params.lookups == "early" else None
-        return ScheduleResult(tuple(static), params.max_registers, peel=peel, access_bits=params.access_bits, most_spill_bytes=most_spilled)
+        peel, spilled = None if phase is None else Peel(phase=phase), accepted_spill_bytes(params)
+        return ScheduleResult(tuple(static), params.max_registers, peel=peel, access_bits=params.access_bits, most_spill_bytes=spilled)
 
 
 def schedule_reference(reference: TensorView, analysis: PointwiseAnalysis, params: PointwiseParams) -> tuple[list[tuple[ParallelType, int]], int, Phase | None]:

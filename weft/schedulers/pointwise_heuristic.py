@@ -28,6 +28,7 @@ from .cost.passing import passing_ns
 from .cost.pointwise import Pointwise, step_bytes, work_of_pointwise
 from .accesses import access_bits_of
 from .facts import PointwiseFacts
+from .late_lookups import late
 from .limits import MOST_EARLY_LOOKUPS, NEAR, SHOWN, TIMED, UNROLLS
 from .still_rows import StillRows
 
@@ -107,8 +108,7 @@ def with_fewer_elems(facts: PointwiseFacts, arch: Arch, most_elems: int) -> Poin
     most = max(most_elems, facts.min_vector_elems)
     limits, phased = (tuple(min(most, elems) for elems in limit) for limit in (facts.vector_limit_elems, facts.phased_limit_elems))
     narrow = replace(facts, vector_limit_elems=limits, phased_limit_elems=phased)
-    found = Candidates(narrow, arch, most).ranked(1)[0].params
-    return replace(found, lookups="late") if found.lookups == "early" else found
+    return late(Candidates(narrow, arch, most).ranked(1)[0].params)  # type: ignore[no-any-return]
 
 
 def variants(facts: PointwiseFacts, arch: Arch) -> list[tuple[str, PointwiseParams]]:

@@ -27,7 +27,8 @@ from .accesses import with_accesses
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import ReductionFacts
 from .inner_outer_params import InnerOuterParams
-from .limits import STEP_BYTES, TIMED_OF_A_WAY
+from .late_lookups import WHY_LATE, accepted_spill_bytes, late_instead
+from .limits import TIMED_OF_A_WAY
 from .phased_columns import apply_phased_columns, phased_candidates
 from .reduction_analysis import ReductionAnalysis, analyze_reduction
 from .reduction_heuristic import ReductionParams, candidates, choose_with_trace
@@ -86,9 +87,8 @@ class Reduction(Scheduler):
     def choose_other(
         self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, rejected: Mapping[Any, int]
     ) -> tuple[ReductionParams, str] | None:  # fmt: skip
-        last = list(rejected)[-1]
-        if isinstance(last, ReductionParams) and last.lookups == "early":
-            return replace(last, lookups="late"), f"reduction: what is looked up is loaded where it is used, because the kernel spills otherwise: {last}"
+        if (late := late_instead(rejected)) is not None:
+            return late, f"reduction: {WHY_LATE}: {late}"
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
         other = other_reduction(facts, arch, rejected)
         return None if other is None else (with_kept_inputs(other, analysis, facts, arch), f"reduction: what was chosen first is refused: {other}")
@@ -141,9 +141,9 @@ class Reduction(Scheduler):
         template.inline_fixed(fixed, first, apart, is_across=params.are_all)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
-        peel, most_spilled = None if phase is None else Peel(phase=phase), STEP_BYTES if params.lookups == "early" else None
+        peel, spilled = None if phase is None else Peel(phase=phase), accepted_spill_bytes(params)
         clusters = params.grid_split if params.is_cluster else 1
-        return ScheduleResult(static, params.max_registers, clusters, peel, access_bits=params.access_bits, most_spill_bytes=most_spilled)
+        return ScheduleResult(static, params.max_registers, clusters, peel, access_bits=params.access_bits, most_spill_bytes=spilled)
 
 
     def apply_short(self, template: Template, reference: TensorView, analysis: ReductionAnalysis, params: ReductionParams) -> ScheduleResult:

@@ -13,6 +13,7 @@ from .accesses import with_accesses
 from .cost.parts import missing_registers
 from .facts import ReductionFacts
 from .inner_outer_params import InnerOuterParams
+from .late_lookups import late
 from .reduction_heuristic import ReductionParams, candidates
 
 Params = ReductionParams | InnerOuterParams
@@ -36,7 +37,7 @@ def _narrower(facts: ReductionFacts, arch: Arch) -> Iterator[ReductionParams]:
     while most >= fewest:
         narrow = replace(facts, vector_limit_elems=min(most, facts.vector_limit_elems), phased_limit_elems=min(most, facts.phased_limit_elems))
         for _, params in candidates(narrow, arch):
-            yield with_accesses(replace(params, lookups="late") if params.lookups == "early" else params, narrow)
+            yield with_accesses(late(params), narrow)
         most //= 2
 
 

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
-from ..analysis.live_values import Pressure, in_order, live_values, pressure_of
+from ..analysis.live_values import Pressure, live_values, pressure_of
 from ..analysis.op_cost import INSTRUCTIONS_PER_BYTE, LAUNCH_BYTES
 from ..ir.graph_ops import BagOp, LookupOp
 from ..ir.values import Expr, PointwiseOp, TensorView
@@ -38,7 +38,7 @@ class Part:
 
 def divided(graph: Graph, exprs: Sequence[Expr], writes: Set[TensorView], most: Pressure) -> list[Part] | None:
     """Return kernels for the expressions of one kernel, in order, each within `most` where that is possible; None if no cut makes them smaller."""
-    parts, left = list[Part](), [Part(in_order(sorted(writes, key=lambda t: t.name), set(map(id, exprs))), set(writes))]
+    parts, left = list[Part](), [Part(graph.fusion.exprs(_sorted(writes), among=set(map(id, exprs))), set(writes))]
     while left:
         part = left.pop()
         is_small = part.size.excess(most) <= 1 or len(parts) + len(left) + 1 >= MOST_PARTS
@@ -84,8 +84,8 @@ def _halves(graph: Graph, part: Part) -> Iterator[Halves]:
             if not late_writes or not early_writes:
                 continue
             producers = {id(e) for t in stored if (e := t.definition()) is not None}
-            late = Part(in_order(_sorted(late_writes), members - producers), late_writes)
-            early = Part(in_order(_sorted(early_writes), members), early_writes)
+            late = Part(graph.fusion.exprs(_sorted(late_writes), among=members - producers), late_writes)
+            early = Part(graph.fusion.exprs(_sorted(early_writes), among=members), early_writes)
             if max(late.size.excess(size), early.size.excess(size)) < 1 and all(_tensors(p) <= MOST_TENSORS for p in (late, early)):
                 yield Halves(early, late)
 

@@ -82,7 +82,7 @@ class Graph:
     def __init__(self, fusion: Fusion, exprs: Sequence[Expr], outputs: Collection[TensorView], env: Mapping[Sym, Number], *, repeats: bool = True) -> None:
         self.exprs, self.outputs, self.env = list(exprs), set(outputs), env
         self.place = {id(e): n for n, e in enumerate(self.exprs)}
-        self._maps = AxisMaps(fusion)
+        self.fusion, self._maps = fusion, AxisMaps(fusion)
         self._bits: dict[IterDomain, int] = {}
         self._axes: dict[TensorView, int] = {}
         self._bytes: dict[TensorView, float] = {}
