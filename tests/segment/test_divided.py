@@ -131,7 +131,8 @@ def test_a_compiled_function_is_divided_too(monkeypatch: pytest.MonkeyPatch) -> 
 
     torch._dynamo.reset()
     x = torch.randn(6, 11, generator=torch.Generator().manual_seed(4))
-    made = torch.compile(function, backend="weft", options={"emulate": True})(x)
+    with options(cache=False):  # an earlier run of this test has left its plan on disk
+        made = torch.compile(function, backend="weft", options={"emulate": True})(x)
     assert torch.allclose(made.double(), reference(x, 12), rtol=0, atol=1e-4)
     (plan,) = plans
     assert len(plan.kernels) == len(plan.steps) == 2 and all(reason.startswith(SPILLS) for reason in plan.reasons.values())
