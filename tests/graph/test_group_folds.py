@@ -81,6 +81,23 @@ def test_a_reduction_over_groups_of_normalized_rows_keeps_their_shape(group: int
     assert (fold.block, fold.kind) == (group, "max")
 
 
+def test_the_largest_of_groups_of_normalized_rows_need_not_return_to_the_rows() -> None:
+    fusion = definition(unused)
+    assert fold_groups(fusion) == 1 and kinds(fusion).count("GroupResultOp") == 1
+
+
+def test_sums_of_groups_that_do_not_return_to_the_rows_stay() -> None:
+    """`nested_sums` has them."""
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        x = fd.define_tensor([-1, -1, 16], contiguity=True, dtype=DataType.Float)
+        y = ops.mul(x, ops.rsqrt(ops.mean(ops.mul(x, x), [1, 2], keepdim=True)))
+        for out in (y, ops.sum(y, [2])):
+            fd.add_output(out)
+    fusion, _ = fd.fusion.clone()
+    assert not has_groups(fusion) and fold_groups(fusion) == 0
+
+
 def test_a_permuted_result_is_one_element_of_each_group() -> None:
     fusion = definition(transposed)
     assert fold_groups(fusion) == 1 and kinds(fusion).count("GroupResultOp") == 1
@@ -101,7 +118,7 @@ def test_the_largest_of_groups_is_that_of_the_row() -> None:
 @pytest.mark.parametrize(("scales", "fields"), [
     (sums_of_scales, {}),  # 128 times the sum
     (sliced_scales, {}),  # read at another place
-    (unused, {}),  # the row does not need it: `nested_sums` has such reductions
+    (unused, dict(has_norm=False)),  # nothing of the row is known before
     (plain, dict(has_norm=False)),  # no row is reduced
     (kept, dict(axis=1)),  # neighbours in a group are apart
     (plain, dict(group=2048)),

@@ -122,6 +122,23 @@ def test_too_many_threads_for_a_group_take_two_kernels() -> None:
     check(fd, 127, numbers(DataType.BFloat16, 3, 16 * 127), kernels=2)
 
 
+@pytest.mark.parametrize(("group", "rows", "width"), [(16, 5, 4096), (128, 3, 384), (24, 7, 120), (2, 3, 14), (3, 1, 33), (16, 0, 64)])
+@pytest.mark.parametrize("dtype", TORCH)
+def test_scales_alone_behind_a_norm(group: int, rows: int, width: int, dtype: DataType) -> None:
+    """No element gets the result of its group."""
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        x = ops.cast(fd.define_tensor([-1, -1], contiguity=True, dtype=dtype), DataType.Float)
+        y = ops.mul(x, ops.rsqrt(ops.add(ops.mean(ops.mul(x, x), [1], keepdim=True), 1e-5)))
+        fd.add_output(ops.max(ops.abs(ops.reshape(y, [x.size(0), ops.div(x.size(1), group), group])), [2]))
+    (given, *_) = numbers(dtype, rows, width)
+    with poisoned_outputs(), options(check="races", strict_schedules=True):
+        (out,) = fd.execute([given])
+    y = given.double() * (given.double().square().mean(1, keepdim=True) + 1e-5).rsqrt()
+    torch.testing.assert_close(out.double(), y.view(rows, width // group, group).abs().amax(2), rtol=2.0**-20, atol=0)
+    assert len(fd.fec.kernel_runtimes) == (rows > 0)
+
+
 def test_the_row_is_read_once() -> None:
     text = check(quantized_norm(128), 128, numbers(DataType.BFloat16, 5, 4096))
     assert text.count("load_global_vector<8") == 3 and text.count("fold_group<weft::Max, 8, 128, 16, 16>") == 1  # x, r and the weight
