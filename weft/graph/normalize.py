@@ -32,6 +32,7 @@ from .joined_sums import join_sums
 from .lookups import move_lookups_up
 from .moved_reshapes import move_reshapes
 from .needless_doubles import compute_in_single
+from .packed_neighbours import fold_packed_neighbours
 from .padded_folds import fold_before_padding
 from .picked_sums import look_up_what_sums_pick
 from .questions import Questions
@@ -103,6 +104,7 @@ def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
     slice_shared_sums(fusion)  # the sums are final, and the slices that it makes are lookups that move
     multiply_behind_bags(fusion)
     read_in_any_order(fusion)  # bags read the inputs themselves, with nothing between for a lookup to move through
+    fold_packed_neighbours(fusion)  # the lookups that it replaces would be moved to inputs
     move_lookups_up(fusion)  # no later pass makes a lookup of a computed tensor
     place_rolls(fusion)  # lookups stand where they stay, so what they leave between inputs and rotations is pointwise
     separate_rows(fusion)  # copies what is computed from rows, after the last pass that changes it

@@ -6,6 +6,7 @@ lifted from one or more operands and whose fields are read at the end: the monoi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -284,6 +285,15 @@ define_monoid(
         is_idempotent=True, functor="weft::Min", needs_elements=True,
     )  # fmt: skip
 )
+def _or(x: Any, dims: list[int], keepdim: bool) -> Any:
+    for dim in sorted(dims, reverse=True):
+        x = functools.reduce(torch.bitwise_or, x.unbind(dim), x.sum(dim, dtype=x.dtype).zero_())
+        x = x.unsqueeze(dim) if keepdim else x
+    return x
+
+
+define_monoid(Monoid("or", "bitwise_or", _number(0), _or, _number_value(0), is_idempotent=True))
+"""Of integers: no op of its own, but what a value packed from neighbours is (`weft.graph.packed_neighbours`)."""
 define_monoid(
     Monoid(
         "logsumexp", "logaddexp", _bound("-", {}, "false"), lambda x, dims, keepdim: torch.logsumexp(x, dims, keepdim=keepdim), _bound_value(False),
