@@ -12,6 +12,7 @@ from fusion_check import poisoned_outputs
 
 import weft
 from weft.frontend.backend import GRAPHS, backend
+from weft.frontend.windows import pays_by_axes
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -33,6 +34,10 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[Any, ...], dict[str, Any]]] = {
     "same size": ((2, 4, 5, 7), (3, 1, 1), {"count_include_pad": False}),
     "without a batch": ((3, 8, 6), (2,), {}),
     "no image": ((0, 3, 8, 6), (2,), {}),
+    "large": ((1, 2, 15, 17), (9, 1, 4), {"count_include_pad": False}),
+    "large, far apart": ((1, 2, 26, 27), (12, 8), {}),
+    "long along one axis": ((1, 1, 5, 90), ((2, 70), 1, (1, 35)), {}),
+    "large, with one result": ((1, 2, 9, 9), (9,), {"ceil_mode": True}),
 }
 
 
@@ -124,6 +129,16 @@ def test_other_types_are_rounded_once(given: tuple[Any, ...], dtype: torch.dtype
     assert (ours.grad.double() - theirs.grad).abs().max() <= tolerance * theirs.grad.abs().max()
 
 
+def test_large_windows_that_overlap_are_added_axis_by_axis() -> None:
+    assert pays_by_axes([(64, 64, 9), (64, 64, 9)]) and pays_by_axes([(40, 24, 17), (40, 24, 17)])
+    assert not pays_by_axes([(64, 8, 8), (64, 8, 8)])  # each pixel is in one window
+    assert not pays_by_axes([(9, 1, 9), (9, 1, 9)]) and not pays_by_axes([(64, 64, 9), (64, 64, 1)])
+    assert pays_by_axes([(16, 16, 5)] * 3)
+    x = torch.randn(1, 1, 40, 40)
+    torch.compile(lambda t: F.avg_pool2d(t, 31, 1, 15), backend=backend, options={"emulate": True})(x)
+    assert [len(list(call.kernels())) for graph in GRAPHS for call in graph.calls] == [2]
+
+
 def test_each_is_one_kernel() -> None:
     for given in ((2,), (3, 2, 1)):
         torch._dynamo.reset()
@@ -151,6 +166,9 @@ LARGEST: dict[str, tuple[tuple[int, ...], tuple[Any, ...], dict[str, Any]]] = {
     "by each axis": ((2, 3, 8, 13), ((1, 5), (1, 2), (0, 2)), {}),
     "one pixel": ((2, 3, 1, 1), (1,), {}),
     "large": ((1, 2, 24, 23), (9, 3, 4), {}),
+    "large and close": ((1, 2, 14, 17), (9, 1, 4), {}),
+    "large, by each axis": ((1, 1, 11, 23), ((4, 17), (1, 2), (2, 8)), {"ceil_mode": True}),
+    "long along one axis": ((1, 1, 5, 90), ((2, 70), (1, 30), (1, 35)), {}),
 }
 
 
@@ -161,6 +179,9 @@ def test_largest_of_windows(name: str, channels_last: bool) -> None:
     shape, given, keywords = LARGEST[name]
     x = torch.randint(-3, 4, shape).float()
     x[0, 0, 0, 0] = float("nan")
+    if min(shape[2:]) > 10:
+        x[0, -1, 2:4, 5] = x[0, -1, 3, 7] = float("nan")
+        x[0, -1, -9:] = float("-inf")
     x = x.to(memory_format=torch.channels_last) if channels_last else x
     ours, theirs = (x.clone().requires_grad_() for _ in range(2))
     with poisoned_outputs():

@@ -1,4 +1,5 @@
-"""Sums over windows of images, in one kernel: the pixels of small windows are added one by one, axis by axis, those of large windows are a reduction.
+"""Sums over windows of images: the pixels of small windows are added one by one, in one kernel, those of large windows axis by axis, in a kernel for each.
+Where an axis has too many, or windows overlap too little, they are a reduction.
 
 A thread has neighbouring results. Where positions are index expressions, the CUDA compiler loads each pixel that their windows share once, and each sum along
 the other axis is counted once, too. Read first: `Window`, `sum_of_windows`.
@@ -82,9 +83,28 @@ def sum_of_windows(x: Tensor, windows: Sequence[Window]) -> Tensor:
     C."""
     is_last = is_channels_last(x)
     values, first = (channels_behind(x), 1) if is_last else (x, 2)
-    is_small = math.prod(window.size for window in windows) <= MOST_APART
-    total = (_one_by_one if is_small else _reduced)(values, first, windows)
+    if math.prod(window.size for window in windows) <= MOST_APART:
+        total = _one_by_one(values, first, windows)
+    elif pays_by_axes([(values.shape[first + n], len(window.at(0)[0]), window.size) for n, window in enumerate(windows)]):
+        total = values
+        for number in reversed(range(len(windows))):  # neighbours in memory are shared first, and are whole vectors behind that
+            window = windows[number]
+            total = (_one_by_one if window.size <= MOST_APART else _reduced)(total, first + number, [window])
+    else:
+        total = _reduced(values, first, windows)
     return channels_in_front(total) if is_last else total
+
+
+def pays_by_axes(axes: Sequence[tuple[int, int, int]]) -> bool:
+    """Tell whether windows take less than half of the elements axis by axis, the last one first: what is computed along an axis is shared by all windows that
+    overlap along the others. axes: elements, results, and elements of a window along each."""
+    results = math.prod(count for _, count, _ in axes)
+    at_once = results * math.prod(size for _, _, size in axes)
+    by_axes, of_axis = 0.0, float(results)
+    for elements, count, size in axes:
+        by_axes += of_axis * size
+        of_axis *= elements / count
+    return 2 * by_axes < at_once
 
 
 def _one_by_one(values: Tensor, first: int, windows: Sequence[Window]) -> Tensor:

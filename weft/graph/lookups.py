@@ -25,6 +25,9 @@ from .window_places import WindowPlaces, base_of, places_of_lookups
 MOST_INSTRUCTIONS = 100
 """Instructions per element of a chain that is recomputed at the looked-up position. An estimate: with 2 per byte loaded a kernel is still memory-bound.
 Ops with fewer axes than the source, such as positions and weights of rows, are not counted: elements share them."""
+MOST_OF_A_WINDOW = 200
+"""Instructions of a chain at all places of a window along one axis, of 9 rows or more. Up to that a thread may have rows next to each other, which share most
+of them; longer kernels were seen to have one row per thread, so that nothing is shared: 15 instead of 5 us (counted) for averages of 9x9."""
 MOST_SOURCES = 12
 MOST_SOURCES_OF_A_SHARED_TENSOR = 3
 """Tensors in memory that a chain may read; the second limit applies if the source of the lookup is also needed elsewhere, so that it could be read instead. It
@@ -178,7 +181,9 @@ def _pays(fusion: Fusion, expr: LookupOp, window: WindowPlaces | None = None) ->
         if len(ends) > MOST_SOURCES or len(counted) > MOST_INSTRUCTIONS:
             return False
     cost = cost_of(counted, ())
-    if window is not None and window.are_costly(fusion, base := base_of(source), counted):
+    is_long = window is not None and window.is_of_many_rows() and len(window) * cost.instructions > MOST_OF_A_WINDOW
+    if window is not None and (is_long or window.are_costly(fusion, base_of(source), counted)):
+        base = base_of(source)
         if (made_by := base.definition()) is not None:
             made_by.attributes[KEPT_WHOLE] = True
         return False

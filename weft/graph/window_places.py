@@ -27,6 +27,8 @@ NEIGHBOURS = 4
 """Results of a thread that share what is computed at places next to each other: a vector of 16 bytes in float32."""
 
 
+MOST_ROWS = 8
+"""Rows that are read one below the other, up to which nothing but the time is asked: 64 elements of a window are taken one by one."""
 BENDS = ("maximum", "minimum", "clamp", "where", "abs", "remainder", "fmod", "div")
 """Ops of positions that do not move all of them alike."""
 
@@ -49,6 +51,10 @@ class WindowPlaces:
         if len(self.rows) > 1 and all(len(offsets) == 1 for offsets in self.rows.values()) and self._are_along_one_axis(is_strict):
             return (len(self.rows) + NEIGHBOURS - 1) / NEIGHBOURS
         return sum(map(_elements, self.rows.values())) / NEIGHBOURS
+
+    def is_of_many_rows(self) -> bool:
+        """Tell whether there are more rows than pools add at once, and one place in each."""
+        return len(self.rows) > MOST_ROWS and all(len(offsets) == 1 for offsets in self.rows.values())
 
     def _are_along_one_axis(self, is_strict: bool) -> bool:
         """True if rows differ in one position, by numbers that are added to one index, or at positions that are counted."""

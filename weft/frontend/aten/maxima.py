@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..windows import (
-    MOST_APART, before, channels_behind, channels_in_front, counted, integers_below, is_channels_last, looked_up, wide_type,
+    MOST_APART, before, channels_behind, channels_in_front, counted, integers_below, is_channels_last, looked_up, pays_by_axes, wide_type,
 )  # fmt: skip
 from .pools import Axis, axes_of, in_format_of, per_axis
 
@@ -26,8 +26,12 @@ def largest(x: Tensor, size: Any, step: Any = (), pad: Any = (0,), dilation: Any
         return NotImplemented
     is_last = is_channels_last(x)
     values, height = (channels_behind(x), 1) if is_last else (x, 2)
-    is_small = axes[0].size * axes[1].size <= MOST_APART
-    best, in_window = (_compared if is_small else _reduced)(values, height, axes)
+    if axes[0].size * axes[1].size <= MOST_APART:
+        found = _compared
+    else:
+        pays = max(axis.size for axis in axes) <= MOST_APART and pays_by_axes([(axis.n, axis.count, axis.size) for axis in axes])
+        found = _by_axes if pays else _reduced
+    best, in_window = found(values, height, axes)
     dtype = integers_below(axes[0].n * axes[1].n)
     rows, columns = (counted(axis.count, x.device, dtype) * axis.step - axis.pad for axis in axes)
     place = (before(rows, 1 + is_last) * axes[1].n + before(columns, int(is_last)) + in_window).to(torch.int64)
@@ -39,16 +43,40 @@ def _compared(values: Tensor, height: int, axes: Sequence[Axis]) -> tuple[Tensor
     windows = [[axis.windows(values.device, k) for k in range(axis.size)] for axis in axes]
     rows = [_inside(values, height, row, axes[0]) for row in windows[0]]
     best = _largest_of([_inside(_largest_of(rows), height + 1, column, axes[1]) for column in windows[1]])
-    corners = [(axis.pad - counted(axis.count, values.device) * axis.step).clamp_min(0) for axis in axes]  # the first pixels inside, where all are -inf
     behind = values.dim() - height - 2
-    which = before(corners[0], 1 + behind) * axes[1].n + before(corners[1], behind)
+    which = before(_corners_of(axes[0], values.device), 1 + behind) * axes[1].n + before(_corners_of(axes[1], values.device), behind)
     so_far = torch.full((), float("-inf"), dtype=values.dtype, device=values.device)
     for k, row in enumerate(rows):
         for other, column in enumerate(windows[1]):
-            value = _inside(row, height + 1, column, axes[1])
-            is_larger = (value > so_far) | value.isnan()
-            which, so_far = torch.where(is_larger, k * axes[1].n + other, which), torch.where(is_larger, value, so_far)
+            which, so_far = _better(_inside(row, height + 1, column, axes[1]), k * axes[1].n + other, so_far, which)
     return best, which
+
+
+def _corners_of(axis: Axis, device: torch.device) -> Tensor:
+    """Return the first pixel inside of each window, which is the position where all are -inf."""
+    return (axis.pad - counted(axis.count, device) * axis.step).clamp_min(0)
+
+
+def _better(value: Tensor, place: Any, so_far: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the place and the value of the larger one, or of what is no number."""
+    is_larger = (value > so_far) | value.isnan()
+    return torch.where(is_larger, place, which), torch.where(is_larger, value, so_far)
+
+
+def _by_axes(values: Tensor, height: int, axes: Sequence[Axis]) -> tuple[Tensor, Tensor]:
+    """Return the same as `_compared`, of the largest of each window along the rows, and their columns: windows below each other share them."""
+    behind, lowest = values.dim() - height - 2, torch.full((), float("-inf"), dtype=values.dtype, device=values.device)
+    columns = [_inside(values, height + 1, axes[1].windows(values.device, k), axes[1]) for k in range(axes[1].size)]
+    of_rows, so_far, column = _largest_of(columns), lowest, before(_corners_of(axes[1], values.device), behind)
+    for k, value in enumerate(columns):
+        column, so_far = _better(value, k, so_far, column)
+    places = [axes[0].windows(values.device, k) for k in range(axes[0].size)]
+    rows = [_inside(of_rows, height, place, axes[0]) for place in places]
+    which = before(_corners_of(axes[0], values.device), 1 + behind) * axes[1].n + before(_corners_of(axes[1], values.device), behind)
+    so_far = lowest
+    for k, (value, (place, _)) in enumerate(zip(rows, places)):
+        which, so_far = _better(value, k * axes[1].n + column.index_select(height, place), so_far, which)
+    return _largest_of(rows), which
 
 
 def _inside(values: Tensor, dim: int, pixels: tuple[Tensor, Tensor], axis: Axis) -> Tensor:
