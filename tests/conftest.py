@@ -25,6 +25,8 @@ OWN_SEED = "TEST_SEED"
 os.environ.setdefault(OWN_SEED, str(random.SystemRandom().randrange(1 << 31)))  # workers inherit it
 DATA_SEED = "TEST_DATA_SEED"
 os.environ.setdefault(DATA_SEED, "0")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: its threads wait in loops for each other, while other processes have the cores
+os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")  # see YOUNG_OBJECTS
 os.environ.setdefault("WEFT_CHECK", "races")  # before anything reads the settings; programs that tests start inherit it
 
 
@@ -79,10 +81,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return WorkStealingScheduling(config, log)
 
 
+YOUNG_OBJECTS = 100_000
+"""New objects until the garbage collector looks for cycles among them. With Python's 700 it takes an eighth of the time of a test that compiles a function."""
+
+
 def pytest_collection_finish() -> None:
-    """What torch, the package and the tests are made of stays for ever: no pass of the garbage collector looks at it again."""
+    """What torch, the package and the tests are made of stays for ever: no pass of the garbage collector looks at it again, and passes over the rest are rare."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, 10, 10)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
