@@ -74,7 +74,7 @@ class _BoundedMachine(Machine):
         found = _BOUNDS.get(type(node), _unknown)(self, node)
         for value, bound in zip(node.outputs, found if isinstance(found, tuple) else (found,) * len(node.outputs)):
             if bound is not None and not isinstance(self.tensors[value], list):
-                self.of_outputs[value] = torch.where(bound.isnan(), torch.where(self.tensors[value].isfinite(), math.inf, 0.0), bound)
+                self.of_outputs[value] = self.without_nan(value, bound)
                 self.bounds[value] = self.limited(value, self.of_outputs[value])
 
     def forget(self, value: Val) -> None:
@@ -82,15 +82,21 @@ class _BoundedMachine(Machine):
         self.bounds.pop(value, None)
         self.of_outputs.pop(value, None)
 
+    def without_nan(self, value: Val, bound: torch.Tensor) -> torch.Tensor:
+        """Return a bound that is a number everywhere: infinite where it was none, 0 where the value is none either."""
+        result = self.tensors[value]
+        if not math.isnan(_largest(bound)):
+            return bound.broadcast_to(torch.broadcast_shapes(bound.shape, result.shape))
+        return torch.where(bound.isnan(), torch.where(result.isfinite(), math.inf, 0.0), bound)
+
     def limited(self, value: Val, bound: torch.Tensor) -> torch.Tensor:
         """Return a bound for those who read a value: infinite where its type has no such number, and 0 where the value is infinite or no number."""
         dtype, result = value.dtype(), self.tensors[value]  # type: ignore[attr-defined]
-        if not result.is_floating_point():
+        most = torch.finfo(torch_dtype(dtype) if dtype in (DataType.Float, DataType.Half, DataType.BFloat16) else torch.float64).max
+        if not result.is_floating_point() or _is_within(result, most):
             return bound
         bound = torch.where(result.isfinite() | (bound == math.inf), bound, 0.0)
-        if dtype in (DataType.Float, DataType.Half, DataType.BFloat16):
-            bound = torch.where((result.abs() > torch.finfo(torch_dtype(dtype)).max) & result.isfinite(), math.inf, bound)
-        return bound
+        return torch.where((result.abs() > most) & result.isfinite(), math.inf, bound)
 
     def output_bound(self, value: Val) -> torch.Tensor | None:
         bound = self.of_outputs.get(value)
@@ -121,9 +127,30 @@ class _BoundedMachine(Machine):
         return torch.zeros_like(self.tensors[value], dtype=torch.float64) if bound is None else bound
 
 
+def _as_it_lies(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor's elements in the order of its memory, repeated ones once: torch copies others before it folds them all."""
+    for dim in (d for d, (size, stride) in enumerate(zip(x.shape, x.stride())) if size > 1 and not stride):
+        x = x.narrow(dim, 0, 1)
+    return x if x.is_contiguous() else x.permute(sorted(range(x.dim()), key=x.stride, reverse=True))
+
+
+def _largest(x: torch.Tensor) -> float:
+    """Return the largest element: no number where any is none, 0 where there are none. Most tensors need no more than this look at them."""
+    return float(_as_it_lies(x).max()) if x.numel() else 0.0
+
+
+def _is_within(x: torch.Tensor, most: float) -> bool:
+    """True where no element of a tensor of floats is larger than `most` in magnitude, infinite, or no number."""
+    if not x.numel():
+        return True
+    least, largest = _as_it_lies(x).aminmax()
+    return -most <= float(least) and float(largest) <= most
+
+
 def _size(x: torch.Tensor) -> torch.Tensor:
-    """Return magnitudes in float64, 0 for what is infinite or no number."""
-    return _finite(x if x.is_complex() else x.to(torch.float64)).abs()
+    """Return magnitudes in float64, 0 for what is infinite or no number; memory of their own."""
+    sizes = (x if x.is_complex() else x.to(torch.float64)).abs()
+    return sizes if math.isfinite(_largest(sizes)) else _finite(x if x.is_complex() else x.to(torch.float64)).abs()
 
 
 def _roundoff(value: Val) -> float:
@@ -136,14 +163,14 @@ def _rounding(result: torch.Tensor, dtype: DataType, ulp: int, moved: torch.Tens
     """Return how far a rounded result may be off: by `ulp` units and one more. moved: what the operands' bounds change; where that is nothing, a result that
     is rounded correctly (ulp 0) and needs no rounding is exact.
     """
-    bound = 2 * UNIT_ROUNDOFF[dtype] * (ulp + 1) * _size(result)
+    bound = _size(result).mul_(2 * UNIT_ROUNDOFF[dtype] * (ulp + 1))
     if dtype in AS_WIDE:
-        return 2 * bound
-    bound = bound + _least(dtype)
+        return bound.mul_(2)
+    bound += _least(dtype)
     if ulp:
         return bound
     is_exact = result.to(torch_dtype(dtype)) == result
-    return torch.where(is_exact if moved is None else is_exact & (moved == 0), 0.0, bound)
+    return bound.masked_fill_(is_exact if moved is None else is_exact & (moved == 0), 0.0)
 
 
 def _least(dtype: DataType) -> float:
@@ -168,8 +195,11 @@ def _apart(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return how far two results are apart: 0 where both are the same, no number included, and infinite where only one is a number."""
     if a.dtype is torch.bool:
         return (a != b).to(torch.float64)
+    apart = (a - b).abs().to(torch.float64)
+    if math.isfinite(_largest(apart)):
+        return apart
     same = (a == b) | (a.isnan() & b.isnan())
-    return torch.where(same, 0.0, (a - b).abs().to(torch.float64).nan_to_num(nan=math.inf, posinf=math.inf))
+    return torch.where(same, 0.0, apart.nan_to_num(nan=math.inf, posinf=math.inf))
 
 
 def _moved_by(m: _BoundedMachine, node: Expr, compute: Callable[..., torch.Tensor], operands: list[torch.Tensor], bounds: list[Any]) -> torch.Tensor | None:
@@ -325,6 +355,8 @@ def _of_sum(x: torch.Tensor, dims: list[int], value: Val) -> torch.Tensor | None
 
 def _finite(x: torch.Tensor) -> torch.Tensor:
     """Return values with 0 in place of those that are infinite or no number: kernels get the same of these, without rounding."""
+    if x.is_floating_point() and _is_within(x, torch.finfo(x.dtype).max):
+        return x
     return torch.where(x.isfinite(), x, 0.0)
 
 
