@@ -81,7 +81,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return WorkStealingScheduling(config, log)
 
 
-YOUNG_OBJECTS = 100_000
+YOUNG_OBJECTS = 400_000
 """New objects until the garbage collector looks for cycles among them. With Python's 700 it takes an eighth of the time of a test that compiles a function."""
 
 
@@ -89,7 +89,7 @@ def pytest_collection_finish() -> None:
     """What torch, the package and the tests are made of stays for ever: no pass of the garbage collector looks at it again, and passes over the rest are rare."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, 10, 10)
+    gc.set_threshold(YOUNG_OBJECTS, 5, 5)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

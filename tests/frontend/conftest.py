@@ -15,6 +15,8 @@ import torch  # noqa: E402
 
 from weft.frontend.record import GRAPHS  # noqa: E402
 from weft.options import options  # noqa: E402
+from weft.runtime import call_records  # noqa: E402
+from weft.runtime.runtimes import forget_kernels  # noqa: E402
 
 
 @pytest.fixture
@@ -26,3 +28,12 @@ def fresh() -> Iterator[None]:
     with options(check="races"):
         yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def chosen_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kernels are chosen in this test and for it alone, whatever an earlier test or run has chosen. What the emulator's compiler made of a text is kept on disk."""
+    monkeypatch.setattr(call_records, "_is_recorded", lambda options: False)
+    forget_kernels()
+    yield
+    forget_kernels()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from half_of_pairs import half, name_of
 from row_gradients import (
     INDICES, check, check_messages, gradient, has_sums_of_torch, kept_by_torch, messages, padded_table, pooled, pooled_over_samples, scattered_messages, table,
     taken, taken_twice, weighted_sums,
@@ -38,15 +39,15 @@ def run(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     return torch.compile(function, backend=backend, options={"emulate": True, "debug": True, "strict": True})(*tensors)
 
 
-@pytest.mark.parametrize("name", INDICES)
-@pytest.mark.parametrize("function", [table, padded_table, taken], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(("name", "function"), half(INDICES, [table, padded_table, taken]), ids=name_of)
 def test_indices(function: Callable[..., Tensor], name: str) -> None:
     check(function, torch.randn(37, 19), INDICES[name](37))
     assert not has_sums_of_torch() and not is_sorted()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("sizes", [(1, 64), (37, 40), (300, 33), (5, 4, 16), (6,)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "sizes"), half([torch.float32, torch.float64, torch.bfloat16, torch.float16], [(37, 40), (1, 64), (300, 33), (5, 4, 16), (6,)]), ids=str
+)
 def test_types_and_sizes(dtype: torch.dtype, sizes: tuple[int, ...]) -> None:
     check(taken, torch.randn(sizes).to(dtype), torch.randint(0, sizes[0], (7, 40)))
     assert not has_sums_of_torch() and not is_sorted()
@@ -98,8 +99,7 @@ def test_places_that_are_padding_add_nothing() -> None:
     assert (got[3] == 0).all() and got.isfinite().all() and (got[i[i != 3][0]] != 0).any()
 
 
-@pytest.mark.parametrize("shape", [(5, 30), (1, 7), (30, 1), (40, 50), (70,)], ids=str)
-@pytest.mark.parametrize("function", [pooled, pooled_over_samples], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(("shape", "function"), half([(5, 30), (1, 7), (30, 1), (40, 50), (70,)], [pooled, pooled_over_samples]), ids=name_of)
 def test_sums_of_rows(function: Callable[..., Tensor], shape: tuple[int, ...]) -> None:
     check(function, torch.randn(9, 19), torch.randint(0, 9, shape))
     assert not has_sums_of_torch() and not is_sorted()

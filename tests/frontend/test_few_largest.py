@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from fusion_check import poisoned_outputs
+from half_of_pairs import half
 from torch import Tensor
 
 from weft.frontend.backend import GRAPHS, backend
@@ -28,8 +29,7 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.int32], ids=str)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "dtype"), half(CASES, [torch.float32, torch.float64, torch.float16, torch.int64, torch.int32]), ids=str)
 def test_values_and_positions(name: str, dtype: torch.dtype) -> None:
     shape, given = CASES[name]
     x = different(*shape, dtype=dtype)

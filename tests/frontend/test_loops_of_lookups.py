@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from fusion_check import poisoned_outputs
 
 from weft import DataType, FusionDefinition
 from weft.frontend.backend import backend
-from weft.options import options
 from weft.schedulers import pointwise, pointwise_heuristic
 from weft.schedulers.pointwise_heuristic import PointwiseParams
 
@@ -65,16 +63,16 @@ def test_lookups_along_rows_and_columns(rows: int, vectors: int, is_strided: boo
     torch.testing.assert_close(out.double(), wanted, rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.usefixtures("chosen_anew")
 @pytest.mark.parametrize("rows, vectors", FORCED)
-def test_the_gradient_of_a_mirrored_image(rows: int, vectors: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gradient_of_a_mirrored_image(rows: int, vectors: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pixel takes places that repeat it along rows, along columns and along both."""
     chosen = forced(monkeypatch, rows, vectors)
-    x = torch.randn(2, 3, 36 + rows, 64 + vectors)  # a size of its own: params are chosen once for each
+    x = torch.randn(2, 3, 36 + rows, 64 + vectors)
     ours, theirs = x.clone().requires_grad_(), x.double().requires_grad_()
-    with options(cache_dir=str(tmp_path)):
-        out = torch.compile(lambda t: F.pad(t, (1, 2, 3, 1), mode="reflect"), backend=backend, options={"emulate": True, "strict": True})(ours)
+    out = torch.compile(lambda t: F.pad(t, (1, 2, 3, 1), mode="reflect"), backend=backend, options={"emulate": True, "strict": True})(ours)
     slope = torch.randn_like(out)
-    with poisoned_outputs(), options(cache_dir=str(tmp_path)):
+    with poisoned_outputs():
         (got,) = torch.autograd.grad(out, [ours], slope)
     (wanted,) = torch.autograd.grad(F.pad(theirs, (1, 2, 3, 1), mode="reflect"), [theirs], slope.double())
     assert chosen

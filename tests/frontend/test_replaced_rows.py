@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from fusion_check import poisoned_outputs
+from half_of_pairs import half, name_of
 
 from weft import options
 from weft.frontend.backend import GRAPHS, backend
@@ -86,8 +87,7 @@ CASES: dict[str, tuple[Program, tuple[int, ...], tuple[int, ...], tuple[int, ...
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "dtype"), half(CASES, [torch.float32, torch.bfloat16, torch.int8]), ids=str)
 def test_values_replace_others(name: str, dtype: torch.dtype) -> None:
     function, sizes, of_values, (count, places) = CASES[name]
     check(function, integers(*sizes).to(dtype), integers(*of_values).to(dtype), torch.randperm(places)[:count])
@@ -148,10 +148,14 @@ KERNELS = {by_index_copy: 1, by_assignment: 1, and_read: 2, twice: 3, and_return
 """Of each program: one for each write, and one that reads the cache."""
 
 
-@pytest.mark.parametrize("program", KERNELS)
-@pytest.mark.parametrize(("count", "sizes"), [(1, (2, 3, 17, 8)), (5, (2, 3, 17, 8)), (5, (1, 1, 17, 8)), (1, (2, 3, 17, 5)), (5, (2, 1, 17, 1))], ids=str)
+ROWS = [(1, (2, 3, 17, 8)), (5, (2, 3, 17, 8)), (5, (1, 1, 17, 8)), (1, (2, 3, 17, 5)), (5, (2, 1, 17, 1))]
+"""How many rows of a cache are replaced, and its sizes."""
+
+
+@pytest.mark.parametrize(("program", "rows"), half(KERNELS, ROWS), ids=name_of)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=str)
-def test_rows_of_a_cache(program: Program, count: int, sizes: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_rows_of_a_cache(program: Program, rows: tuple[int, tuple[int, ...]], dtype: torch.dtype) -> None:
+    count, sizes = rows
     b, h, s, d = sizes
     before = integers(*sizes).to(dtype)
     if dtype is torch.int8:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from half_of_pairs import half, name_of
 from row_gradients import (
     INDICES, check, check_messages, gradient, has_sums_of_torch, kept_by_torch, messages, padded_table, pooled, pooled_over_samples, scattered_messages, table,
     taken, taken_twice, weighted_sums,
@@ -26,8 +27,7 @@ def _sorted() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", INDICES)
-@pytest.mark.parametrize("function", [table, padded_table, taken], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(("name", "function"), half(INDICES, [table, padded_table, taken]), ids=name_of)
 def test_indices(function: Callable[..., Tensor], name: str) -> None:
     check(function, torch.randn(37, 19), INDICES[name](37))
 

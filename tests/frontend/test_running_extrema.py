@@ -8,6 +8,7 @@ import pytest
 import torch
 from compared_images import compare
 from fusion_check import poisoned_outputs
+from half_of_pairs import half
 from torch import Tensor
 
 from weft.frontend.backend import GRAPHS, backend
@@ -28,9 +29,13 @@ def compiled(function: Any, *inputs: Tensor, **given: Any) -> Any:
         return torch.compile(function, backend=backend, options=OPTIONS, **given)(*inputs)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.int8, torch.bool], ids=str)
-@pytest.mark.parametrize("shape, dim", [((7, 333), 1), ((129, 6), 0), ((2, 40, 3), -2), ((5, 1), 1), ((0, 4), 1), ((), 0), ((1,), 0)], ids=str)
-def test_values_and_positions(shape: tuple[int, ...], dim: int, dtype: torch.dtype) -> None:
+TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.int8, torch.bool]
+SCANNED = [((7, 333), 1), ((129, 6), 0), ((2, 40, 3), -2), ((5, 1), 1), ((0, 4), 1), ((), 0), ((1,), 0)]
+
+
+@pytest.mark.parametrize(("dtype", "scanned"), half(TYPES, SCANNED), ids=str)
+def test_values_and_positions(scanned: tuple[tuple[int, ...], int], dtype: torch.dtype) -> None:
+    shape, dim = scanned
     x = few_values(*shape, dtype=dtype)
     for name in ("cummax", "cummin"):
         values, places = compiled(lambda x: getattr(torch, name)(x, dim), x)

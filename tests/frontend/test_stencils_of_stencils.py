@@ -17,7 +17,6 @@ from weft.graph.repeated_values import ORIGIN
 from weft.ir.fusion import Fusion
 from weft.ir.values import PointwiseOp
 from weft.lower.program import KernelProgram, TensorParam
-from weft.options import options
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -66,14 +65,14 @@ def test_values_and_gradients(function: Callable[[torch.Tensor], torch.Tensor], 
     compare(function, torch.randn(sizes), gradient_atol=1e-5)
 
 
+@pytest.mark.usefixtures("chosen_anew")
 @pytest.mark.parametrize(("function", "sizes"), [(f, ((2, 11, 37), (1, 6, 3))[n % 2]) for n, f in enumerate(FUNCTIONS)], ids=lambda v: getattr(v, "__name__", str(v)))
 def test_values_and_gradients_where_storing_pays(
     function: Callable[[torch.Tensor], torch.Tensor], sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     """Of a tensor large enough that a launch does not matter: here launches take no time."""
     monkeypatch.setattr("weft.graph.window_places.LAUNCH_BYTES", 0)
-    with options(cache=False):
-        compare(function, torch.randn(sizes), gradient_atol=1e-5)
+    compare(function, torch.randn(sizes), gradient_atol=1e-5)
 
 
 def _differences(rows: int, columns: int, times: int) -> Fusion:
@@ -118,17 +117,17 @@ def _programs(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor)
     return [kernel.program for kernel in GRAPHS[-1].calls[-1].kernels()]
 
 
+@pytest.mark.usefixtures("chosen_anew")
 def test_positions_are_counted_in_each_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """None is written for another kernel, which would not know where it is."""
     monkeypatch.setattr("weft.graph.window_places.LAUNCH_BYTES", 0)
-    with options(cache=False):
-        programs = _programs(step, torch.randn(2, 11, 37))
+    programs = _programs(step, torch.randn(2, 11, 37))
     assert len(programs) > 1
     assert not any(p.dtype.is_integer or p.dtype.is_bool for program in programs for p in program.params if isinstance(p, TensorParam))
 
 
+@pytest.mark.usefixtures("chosen_anew")
 def test_masked_positions_are_compared_in_32_bits() -> None:
     """Slices of an image and its border: gradients are looked up at positions that may be outside."""
-    with options(cache=False):
-        programs = _programs(lambda x: F.pad(x * x, (1, 1, 1, 1), mode="replicate")[:, 2:, 1:-1].sin(), torch.randn(2, 9, 13))
+    programs = _programs(lambda x: F.pad(x * x, (1, 1, 1, 1), mode="replicate")[:, 2:, 1:-1].sin(), torch.randn(2, 9, 13))
     assert any("at1_" in p.text for p in programs) and not any("const long long at" in p.text for p in programs)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from weft.arch import H200
 from weft.frontend.backend import GRAPHS
-from weft.options import options
 from weft.schedulers import pointwise
 from weft.schedulers.base import Sizes
 from weft.schedulers.facts import PointwiseFacts
@@ -51,15 +49,13 @@ CASES: list[tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = [
 
 
 @pytest.fixture
-def preferred(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Take columns wherever they are possible; what is kept on disk of such calls is for no other test."""
+def preferred(monkeypatch: pytest.MonkeyPatch, chosen_anew: None) -> None:
+    """Take columns wherever they are possible."""
 
     def columns(*args: Any) -> list[tuple[float, WholeRowParams]]:
         return [(0.0, params) for _, params in choose_whole_rows(*args) if params.column is not None]
 
     monkeypatch.setattr(pointwise, "choose_whole_rows", columns)
-    with options(cache_dir=str(tmp_path)):
-        yield
 
 
 def chosen() -> list[Any]:

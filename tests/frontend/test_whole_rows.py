@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from weft.arch import H100
 from weft.check.records import programs
 from weft.frontend.backend import GRAPHS, backend
 from weft.lower.program import TensorParam
-from weft.options import options
 from weft.schedulers import pointwise
 from weft.schedulers.whole_rows import MOST_ELEMS, WholeRowParams
 
@@ -56,11 +54,9 @@ FUNCTIONS = (turned, doubled, moved, inverse)
 
 
 @pytest.fixture
-def preferred(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Take whole rows wherever they are possible; what is kept on disk of such calls is for no other test."""
+def preferred(monkeypatch: pytest.MonkeyPatch, chosen_anew: None) -> None:
+    """Take whole rows wherever they are possible."""
     monkeypatch.setattr(pointwise, "NEAR", -1e9)
-    with options(cache_dir=str(tmp_path)):
-        yield
 
 
 def params_of_kernels() -> list[Any]:
@@ -118,10 +114,10 @@ def test_when_whole_rows_are_chosen() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("fresh", "chosen_anew")
 def test_a_turn_of_many_points_has_whole_rows() -> None:
     """With no setting of a test."""
-    with torch.no_grad(), options(cache=False):
+    with torch.no_grad():
         torch.compile(turned, backend=backend, options={"emulate": True, "strict": True})(torch.rand(20000, 7))
     (params,) = params_of_kernels()
     assert isinstance(params, WholeRowParams) and params.extents == (3,)

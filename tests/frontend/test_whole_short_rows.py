@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from weft.frontend.backend import GRAPHS, backend
 from weft.graph.few_terms import MOST_SCANNED, term_by_term
 from weft.graph.normalize import normalize
 from weft.ir.graph_ops import ScanOp
-from weft.options import options
 from weft.schedulers import rows_of_threads, short_rows
 from weft.schedulers.persistent_params import PersistentParams
 from weft.schedulers.reduction_heuristic import ReductionParams
@@ -57,13 +55,11 @@ def spread(x: Tensor) -> Tensor:
 
 
 @pytest.fixture
-def preferred(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Take whole rows wherever they are possible; what is kept on disk of such calls is for no other test."""
+def preferred(monkeypatch: pytest.MonkeyPatch, chosen_anew: None) -> None:
+    """Take whole rows wherever they are possible."""
     for module in (short_rows, rows_of_threads):
         monkeypatch.setattr(module, "is_faster", lambda *times: True)
     monkeypatch.setattr(short_rows, "SHORT_THREADS", 0)
-    with options(cache_dir=str(tmp_path)):
-        yield
 
 
 @pytest.mark.usefixtures("fresh", "preferred")
@@ -78,12 +74,11 @@ def test_values_and_gradients(function: Callable[[Tensor], Tensor], shape: tuple
         assert any(isinstance(p, PersistentParams) and p.bdimx == 1 and p.batches * p.vector_elems in (3, 6) for p in params)
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("fresh", "chosen_anew")
 def test_quantiles_of_many_rows_take_one_kernel() -> None:
     """The scan has no kernel of its own, forward or backward, with no setting of a test."""
-    with options(cache=False):
-        out = torch.compile(quantiles, backend=backend, options={"emulate": True, "strict": True})(torch.rand(40000, 10, requires_grad=True))
-        out.sum().backward()
+    out = torch.compile(quantiles, backend=backend, options={"emulate": True, "strict": True})(torch.rand(40000, 10, requires_grad=True))
+    out.sum().backward()
     kernels = [[runtime.scheduler for call in graph.calls for runtime in call.kernels()] for graph in GRAPHS]
     assert all("greedy" not in names for names in kernels)
 

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from compared_images import compare
 
 from weft.frontend.backend import GRAPHS
-from weft.options import options
 from weft.schedulers.pointwise_heuristic import Candidate, Candidates
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -28,7 +27,7 @@ def windows(x: torch.Tensor, size: int) -> torch.Tensor:
 
 
 @pytest.fixture
-def several_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def several_rows(monkeypatch: pytest.MonkeyPatch, chosen_anew: None) -> list[int]:
     """Threads have several rows wherever these share windows; how many, of each kernel, is told."""
     told: list[int] = []
     ranked = Candidates.ranked
@@ -48,16 +47,14 @@ def several_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("shape", [(2, 16, 32), (3, 18, 24), (2, 13, 8), (2, 17, 7), (1, 9, 1), (2, 5, 3), (0, 9, 8)], ids=str)
 def test_values_and_gradients_of_windows_with_several_rows_per_thread(shape: tuple[int, ...], several_rows: list[int]) -> None:
-    with options(cache=False):
-        compare(lambda x: windows(x, 5), torch.randn(shape), gradient_atol=1e-5)
+    compare(lambda x: windows(x, 5), torch.randn(shape), gradient_atol=1e-5)
     assert max(several_rows, default=1) > 1 or 0 in shape or shape[-1] == 1 or shape[1] % 2
 
 
 @pytest.mark.parametrize(("shape", "half"), [((1, 19, 5), 2), ((3, 1, 8), 2), ((2, 7, 1), 7)], ids=str)
 def test_the_trend_of_a_series(shape: tuple[int, ...], half: int, several_rows: list[int]) -> None:
     """One row, one feature, and windows longer than the series."""
-    with options(cache=False):
-        compare(lambda x: x - trend(x, half), torch.randn(shape), gradient_atol=1e-5)
+    compare(lambda x: x - trend(x, half), torch.randn(shape), gradient_atol=1e-5)
 
 
 def test_the_gradient_of_windows_reads_rows_in_place() -> None:
