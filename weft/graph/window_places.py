@@ -53,8 +53,8 @@ class WindowPlaces:
         return sum(map(_elements, self.rows.values())) / NEIGHBOURS
 
     def is_of_many_rows(self) -> bool:
-        """Tell whether there are more rows than pools add at once, and one place in each."""
-        return len(self.rows) > MOST_ROWS and all(len(offsets) == 1 for offsets in self.rows.values())
+        """Tell whether a window has more rows than pools add at once, one below the other, and one place in each."""
+        return len(self.rows) > MOST_ROWS and all(len(offsets) == 1 for offsets in self.rows.values()) and self._are_along_one_axis(False)
 
     def _are_along_one_axis(self, is_strict: bool) -> bool:
         """True if rows differ in one position, by numbers that are added to one index, or at positions that are counted."""
