@@ -181,7 +181,8 @@ def _pays(fusion: Fusion, expr: LookupOp, window: WindowPlaces | None = None) ->
         if len(ends) > MOST_SOURCES or len(counted) > MOST_INSTRUCTIONS:
             return False
     cost = cost_of(counted, ())
-    is_long = window is not None and window.is_of_many_rows() and len(window) * cost.instructions > MOST_OF_A_WINDOW
+    slides = extent_count(expr.tensor_outputs[0]) >= axes  # not at one step for all results
+    is_long = window is not None and slides and window.is_of_many_rows() and len(window) * cost.instructions > MOST_OF_A_WINDOW
     if window is not None and (is_long or window.are_costly(fusion, base_of(source), counted)):
         base = base_of(source)
         if (made_by := base.definition()) is not None:
