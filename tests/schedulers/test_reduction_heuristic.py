@@ -19,6 +19,7 @@ from weft.schedulers.facts import ReductionFacts
 from weft.schedulers.cost.reductions import work_of_reductions
 from weft.schedulers.reduction_heuristic import Candidates, choose, choose_with_trace
 from weft.schedulers.arithmetic import tree_workspace_bytes
+from weft.schedulers.limits import MOST_LOOKED_UP
 
 CHIPS = (A100, H100, H200, B200)
 
@@ -49,6 +50,14 @@ def test_a_row_is_loaded_at_once_where_it_fits(n):
     assert params.kind == "inner" and params.grid_split == 1 and params.vector_elems == 8
     assert params.bdimx * params.unroll * 8 == n
     assert params.threads_per_block >= 128
+
+
+@pytest.mark.parametrize("define", [rows, columns], ids=["rows", "columns"])
+def test_a_thread_loads_many_inputs_for_one_vector_at_once(define):
+    """98 neighbours of a pixel have no registers for those of a second pixel, and its text would be as long again."""
+    for m, n in ((1, 393216), (3000, 1000), (128, 130), (50000, 3)):
+        assert choose(define(m, n, bits=32, vector=1, inputs=MOST_LOOKED_UP, instructions=3243), H200).unroll == 1
+    assert choose(rows(1, 393216, bits=32, vector=1, inputs=2), H200).unroll > 1
 
 
 @pytest.mark.parametrize("m, n", [(8192, 8192), (16384, 4096), (4096, 16384), (8192, 6000)])

@@ -43,6 +43,7 @@ from .scatters import has_scatters, scatter_in_kernels
 from .selections import select_by_position
 from .sliced_sums import slice_shared_sums
 from .squeezes import fold_squeezes
+from .stacked_folds import fold_stacks
 from .sums_of_pairs import share_sums_of_pairs
 
 
@@ -81,6 +82,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     fold_before_padding(fusion, questions)
     if any(isinstance(e, ReshapeOp) for e in fusion.tensor_exprs()):
         _factor(fusion, questions)
+    fold_stacks(fusion)
     for expr in fusion.tensor_exprs():
         if isinstance(expr, CatOp):
             select_by_position(fusion, expr)

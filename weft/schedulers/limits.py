@@ -7,8 +7,8 @@ from ..arch import REGISTER_BYTES, REGISTERS_PER_WARP_GRANULARITY, WARP_THREADS
 UNROLLS = (1, 2, 4, 8)
 """Vectors of each input, or rows, that a thread loads at once."""
 MOST_LOOKED_UP = 4 * UNROLLS[-1]
-"""Elements that a thread looks up for one vector, from which on it does not look up those of several vectors before it uses the first: each needs a
-register."""
+"""Elements that a thread looks up for one vector, or inputs that it loads, from which on it does not load those of several vectors before it uses the first:
+each needs a register."""
 GROUPS = (1, 2, 4, 8, 16, 32)
 """Numbers of rows side by side in a block."""
 BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32)

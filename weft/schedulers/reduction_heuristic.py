@@ -262,7 +262,7 @@ class Candidates:
 
     def _unrolls(self, vectors: int) -> list[int]:
         most = MOST_SHIFTED_UNROLL if self.overlaps else UNROLLS[-1]
-        if self.facts.looked_up * self.vector >= MOST_LOOKED_UP:
+        if max(self.facts.looked_up * self.vector, self.facts.vectorizable_inputs) >= MOST_LOOKED_UP:
             return [1]
         fewest = 1 if self.facts.is_inner or vectors <= UNROLLS[-1] else 2
         return sorted({min(vectors, most), *(unroll for unroll in UNROLLS if fewest <= unroll < min(vectors, most))})
