@@ -84,7 +84,7 @@ def _share(fusion: Fusion, group: Sequence[Factored]) -> None:
         if out is total or one is plain:
             continue
         release_result(fusion, one.expr)
-        even = [_beside(fusion, f, one.folded) for f in one.even]
+        even = [without_axes(fusion, f, one.folded) for f in one.even]
         if even:
             factor = multiplied(fusion, [total, *even[:-1]])
             fusion.register(PointwiseOp([factor, even[-1]], [out], op="mul", compute=out.dtype()))
@@ -92,7 +92,7 @@ def _share(fusion: Fusion, group: Sequence[Factored]) -> None:
             fusion.register(LoadStoreOp([total], [out]))
 
 
-def _beside(fusion: Fusion, factor: Val, folded: Sequence[int]) -> Val:
+def without_axes(fusion: Fusion, factor: Val, folded: Sequence[int]) -> Val:
     """Return a factor without the axes of a sum: the operand of its broadcast, if it was broadcast only along these."""
     while isinstance(factor, TensorView) and isinstance(above := factor.definition(), ExpandOp):
         factor = copied_value(above.inputs[0])
@@ -111,4 +111,4 @@ def _sum_of(fusion: Fusion, one: Factored) -> TensorView:
     return reduce_like(fusion, one.expr, product, is_folded, out.dtype())  # type: ignore[arg-type]
 
 
-__all__ = ["share_factored_sums"]
+__all__ = ["share_factored_sums", "without_axes"]

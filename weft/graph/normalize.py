@@ -36,6 +36,7 @@ from .packed_neighbours import fold_packed_neighbours
 from .padded_folds import fold_before_padding
 from .picked_sums import look_up_what_sums_pick
 from .questions import Questions
+from .quotients_behind_sums import divide_behind_sums
 from .reversed_scans import find_reversed_scans
 from .rolls import find_rolls, place_rolls
 from .rows_of_two_axes import separate_rows
@@ -104,6 +105,7 @@ def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
     share_factored_sums(fusion)  # leaves one sum where there were several, of which the next pass joins different ones
     join_sums(fusion)
     slice_shared_sums(fusion)  # the sums are final, and the slices that it makes are lookups that move
+    divide_behind_sums(fusion)  # passes that merge sums compare their terms as they were written
     multiply_behind_bags(fusion)
     read_in_any_order(fusion)  # bags read the inputs themselves, with nothing between for a lookup to move through
     fold_packed_neighbours(fusion)  # the lookups that it replaces would be moved to inputs

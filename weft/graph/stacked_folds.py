@@ -32,8 +32,8 @@ seconds in the compiler has."""
 
 @dataclass(frozen=True)
 class Stacked:
-    """A fold of what is computed from stacks. dim: their axis in the fold's operand. dims: the axis in each tensor between stacks and fold, the stacks included.
-    exprs: what computes these."""
+    """A fold of what is computed from stacks. dim: their axis in the fold's operand. dims: that axis in each tensor from the stacks to the fold. exprs: what
+    computes these."""
 
     fold: ReductionOp
     dim: int

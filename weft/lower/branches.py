@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from ..expr import FALSE, TRUE, ZERO, Sym, add, conjunction, conjuncts, less, sub, terms, variables
 from ..ir.enums import MemoryType
 from ..ir.graph_ops import LookupOp
+from ..remembered import remembered
 from .contracts import lowering_pass
 from .dead_code import drop_unread
 from .kernel_ir import Access, Allocate, Branch, Buffer, If, Kernel, Loop, Masked, Move, Nest, Op, Repack, Statement, copied, walk
@@ -250,23 +251,25 @@ def _answer(atom: Sym, known: Iterable[Sym]) -> bool | None:
     """Whether a comparison follows from known ones that differ from it, or from its negation, only by a constant; None if it does not."""
     if atom.op != "lt":
         return None
-    slack = sub(sub(atom.args[1], atom.args[0]), 1)  # at least 0 where the comparison holds
+    varying, slack = _slack(atom)
+    opposite = {key: -coefficient for key, coefficient in varying.items()}
     for other in known:
         if other.op != "lt":
             continue
-        given = sub(sub(other.args[1], other.args[0]), 1)
-        more = _constant(sub(slack, given))
-        if more is not None and more >= 0:
+        given, least = _slack(other)
+        if given == varying and slack >= least:
             return True
-        less_than = _constant(add(slack, given))  # slack = less_than - given, and given >= 0
-        if less_than is not None and less_than < 0:
+        if given == opposite and slack + least < 0:  # slack = slack + least - given, and given >= 0
             return False
     return None
 
 
-def _constant(value: Sym) -> int | None:
-    found = terms(value)
-    return int(found.get((), 0)) if all(key == () for key in found) else None
+@remembered
+def _slack(atom: Sym) -> tuple[dict[tuple[Sym, ...], int], int]:
+    """Return what is at least 0 where a comparison holds: what varies, as a polynomial, and the constant."""
+    found = dict(terms(sub(sub(atom.args[1], atom.args[0]), 1)))
+    constant = found.pop((), 0)
+    return found, constant
 
 
 def _simplified(s: Statement, known: tuple[Sym, ...]) -> Statement:

@@ -517,6 +517,8 @@ def copied(statement: Statement, mapping: dict[Sym, Sym], rename: dict[str, Sym]
     """Return a copy of a statement with variables replaced: those of `mapping`, and by name those of `rename`."""
 
     def sym(value: Sym) -> Sym:
+        if not mapping and not rename:
+            return value
         more = {v: rename[str(v.payload)] for v in variables(value) if str(v.payload) in rename} if rename else {}
         return substitute(value, {**mapping, **more})
 
