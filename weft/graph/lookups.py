@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..analysis.op_cost import cost_of
+from ..analysis.op_cost import MUFU_SLOTS, OpCost, cost_of
 from ..analysis.plain_copies import only_reader
 from ..expr import ZERO, mul, product, sub
 from ..ir.fusion import Fusion
@@ -19,6 +19,7 @@ from .known_places import Places, chosen, places_of_operand
 from .lookups_of_sums import move_through_sums
 from .moved_lookups import KEPT_WHOLE, LookupMover, Made, extent_count, is_joined, is_moved, picks_few
 from .order_of_memory import axis_of_operand, innermost, lies_across, turns_memory
+from .parts_of_cats import is_stored_sooner, parts_beside, times_of_part
 from .repeated_values import store_what_repeats
 from .window_places import WindowPlaces, base_of, places_of_lookups
 
@@ -150,8 +151,9 @@ def _is_inside_as_chosen(choice: Expr, lookup: LookupOp) -> bool:
     return found
 
 
-def _pays(fusion: Fusion, expr: LookupOp, window: WindowPlaces | None = None) -> bool:
-    """Tell whether what a lookup reads is computed again where it is looked up. window: all places of its source, which is marked if it is to be stored."""
+def _pays(fusion: Fusion, expr: LookupOp, window: WindowPlaces | None = None, *, is_part: bool = True) -> bool:
+    """Tell whether what a lookup reads is computed again where it is looked up. window: all places of its source, which is marked if it is to be stored.
+    is_part: other elements of a cat count."""
     source = expr.source
     needs_order = any(isinstance(place, At) for place in expr.positions) and not picks_few(expr)
 
@@ -188,7 +190,7 @@ def _pays(fusion: Fusion, expr: LookupOp, window: WindowPlaces | None = None) ->
         if (made_by := base.definition()) is not None:
             made_by.attributes[KEPT_WHOLE] = True
         return False
-    if cost.instructions > MOST_INSTRUCTIONS:
+    if cost.instructions > MOST_INSTRUCTIONS or is_part and _is_stored_part(fusion, expr, cost):
         return False
     whole = [t for t in ends if extent_count(t) >= axes]
     if _is_of_other_rows(expr, ends):
@@ -196,6 +198,14 @@ def _pays(fusion: Fusion, expr: LookupOp, window: WindowPlaces | None = None) ->
         stored = source.dtype() if narrow is None else narrow.tensor_outputs[0].dtype()
         return sum(t.dtype().bits for t in whole) <= 2 * stored.bits
     return len(whole) <= MOST_SOURCES_OF_A_SHARED_TENSOR or not _is_shared(fusion, source)
+
+
+def _is_stored_part(fusion: Fusion, expr: LookupOp, cost: OpCost) -> bool:
+    """Tell whether a part of a cat takes less time if it is stored. cost: of an element."""
+    if times_of_part(expr) == 1.0:
+        return False
+    beside = any(is_moved(other.source.definition()) and not _pays(fusion, other, is_part=False) for other in parts_beside(expr))
+    return is_stored_sooner(expr, cost.instructions + MUFU_SLOTS * cost.mufu, is_beside_stored=beside)
 
 
 def _is_shared(fusion: Fusion, source: TensorView) -> bool:

@@ -76,11 +76,11 @@ class WindowPlaces:
         return (cost.instructions + MUFU_SLOTS * cost.mufu) * (self.times() - 1) > stored_instructions(tensor)
 
 
-def stored_instructions(tensor: TensorView) -> float:
-    """Return the instructions per element that take as long as writing and reading a tensor, launch included."""
+def stored_instructions(tensor: TensorView, *, is_launched: bool = True) -> float:
+    """Return the instructions per element that take as long as writing and reading a tensor. is_launched: with the launch of the kernel that reads it."""
     sizes = [axis.logical_extent for axis in logical_axes(tensor) if not axis.is_broadcast()]
     elems = evaluate_int(product(sizes), {}) if all(n.is_const for n in sizes) else math.inf
-    return INSTRUCTIONS_PER_BYTE * (2 * tensor.dtype().bits / 8 + LAUNCH_BYTES / max(1, elems))
+    return INSTRUCTIONS_PER_BYTE * (2 * tensor.dtype().bits / 8 + is_launched * LAUNCH_BYTES / max(1, elems))
 
 
 def moved_instructions(fusion: Fusion, tensor: TensorView) -> float:
