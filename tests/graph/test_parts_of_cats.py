@@ -11,7 +11,7 @@ from fusion_check import poisoned_outputs
 from weft import FusionDefinition
 from weft.graph.concretize import concretize
 from weft.graph.normalize import normalize
-from weft.graph.parts_of_cats import times_of_part
+from weft.graph.parts_of_cats import is_stored_sooner, times_of_part
 from weft.graph.questions import Questions
 from weft.graph.selections import select_by_position
 from weft.ir.graph_ops import CatOp, LookupOp
@@ -82,3 +82,13 @@ def test_how_often_a_part_is_computed(rows: int, widths: list[int], times: list[
     concretize(fusion, Questions())
     select_by_position(fusion, next(e for e in fusion.tensor_exprs() if isinstance(e, CatOp)))
     assert [times_of_part(e) for e in fusion.tensor_exprs() if isinstance(e, LookupOp) and e.op_name == "pad"] == times
+
+
+@pytest.mark.parametrize("slots, is_beside_stored, is_stored", [(43, False, False), (43, True, False), (80, True, True), (149, True, True), (80, False, False)])
+def test_instructions_that_issue_while_bytes_move_cost_nothing(slots: int, is_beside_stored: bool, is_stored: bool) -> None:
+    fusion, _ = side_by_side((2000, 256), [64] * 4, [HEAVY] * 4).fusion.clone()
+    concretize(fusion, Questions())
+    select_by_position(fusion, next(e for e in fusion.tensor_exprs() if isinstance(e, CatOp)))
+    part = next(e for e in fusion.tensor_exprs() if isinstance(e, LookupOp) and e.op_name == "pad")
+    assert times_of_part(part) == 4.0
+    assert is_stored_sooner(part, slots, is_beside_stored=is_beside_stored) is is_stored

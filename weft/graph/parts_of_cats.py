@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from ..analysis.op_cost import INSTRUCTIONS_PER_BYTE
 from ..ir.graph_ops import LookupOp
 from ..ir.values import PointwiseOp, TensorView
 from ..ops.build import logical_axes
@@ -43,8 +44,11 @@ def _extents(tensor: TensorView) -> list[int] | None:
 
 def is_stored_sooner(lookup: LookupOp, slots: float, *, is_beside_stored: bool) -> bool:
     """Tell whether a part that takes so many issue slots per element is stored and read in less time than it is computed for elements of other parts.
-    is_beside_stored: a kernel that copies parts is launched anyway."""
-    return slots * (times_of_part(lookup) - 1) > stored_instructions(lookup.source, is_launched=not is_beside_stored)
+    Meanwhile each element of the result is written, and as many bytes are read. is_beside_stored: a kernel that copies parts is launched anyway."""
+    times = times_of_part(lookup)
+    moved = 2 * lookup.source.dtype().bits / 8
+    saved = min(slots * (times - 1), (slots - INSTRUCTIONS_PER_BYTE * moved) * times)
+    return saved > stored_instructions(lookup.source, is_launched=not is_beside_stored)
 
 
 def parts_beside(lookup: LookupOp) -> Iterator[LookupOp]:
