@@ -11,6 +11,7 @@ from fusion_check import poisoned_outputs
 
 from weft import DataType, FusionDefinition
 from weft.graph.normalize import normalize
+from weft.graph.quotients_behind_sums import FEWEST_TERMS
 from weft.ir.values import PointwiseOp, ReductionOp, TensorView
 from weft.options import options
 
@@ -126,6 +127,25 @@ def test_a_sum_is_divided_instead_of_its_terms(define: Define, sizes: tuple[int,
 def test_terms_that_are_divided_themselves(define: Define) -> None:
     assert not divides_a_sum(defined(define))
     compare(define, (3, 5, 129), KEPT[define])
+
+
+def twice(fd: FusionDefinition, x: Any, y: Any, w: Any) -> list[Any]:
+    return [fd.ops.sum(fd.ops.div(fd.ops.mul(y, fd.ops.div(x, 3.0)), _wide(fd, w)), [2])]
+
+
+def test_both_quotients_of_a_term_go_behind_the_sum() -> None:
+    left = [e for e in normalize(defined(twice).fusion).tensor_exprs() if isinstance(e, PointwiseOp) and e.op_name in ("div", "truediv")]
+    assert len(left) == 2 and all(e.tensor_outputs[0].ndim == 2 for e in left)
+    compare(twice, (3, 5, 129), lambda x, y, w: [(y * (x / 3.0) / w[:, None, None]).sum(2)])
+
+
+@pytest.mark.parametrize("terms", [FEWEST_TERMS - 1, FEWEST_TERMS])
+def test_few_terms_are_divided_themselves(terms: int) -> None:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.sum(fd.ops.div(fd.define_tensor([70, terms], contiguity=True), 3.0), [1]))
+    assert divides_a_sum(fd) is (terms >= FEWEST_TERMS)
+    x = torch.randn(70, terms)
+    torch.testing.assert_close(fd.execute([x])[0].double(), (x.double() / 3).sum(1), rtol=1e-5, atol=1e-5)
 
 
 def test_a_divisor_of_zero_gives_what_it_gives_the_terms() -> None:
