@@ -19,6 +19,7 @@ from ..errors import WeftError
 from . import ahead, packs
 from .aligned import align_products
 from .channels_last import lay_out_convolutions
+from .assignments import simplify_assignments
 from .aten import Declined
 from .backend_options import BackendOptions
 from .bodies import CALLED, calls_bodies, owner_of
@@ -45,6 +46,7 @@ def rewrite(graph: torch.fx.Graph, *, is_ours: bool) -> None:
     """Rewrite a graph before regions are found, in place. is_ours: kernels of weft will run it."""
     if is_ours:
         split_complex(graph)
+        simplify_assignments(graph)
         join_slices(graph)
     simplify(graph, splits_bias=is_ours)
     if is_ours:

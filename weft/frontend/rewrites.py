@@ -5,7 +5,7 @@
 - A convolution's bias is added, and its gradient summed, by the regions around it.
 - `as_strided` of a dense tensor to a dense one is a view, and a copy of a copy is one copy.
 - The gradient of a table whose rows are taken in order, as those of positions are, is the gradient itself with zeros behind it; torch would sort the index.
-- Sums into rows that an index names skip torch's check of the index, which waits for the GPU, where the index is known to fit.
+- Sums into rows that an index names skip torch's check of the index, which waits for the GPU, where the index is known to fit, and so does `one_hot`.
 
 Read first: `simplify`.
 """
@@ -25,6 +25,8 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
 
+from .places_in_range import drop_checks, is_below
+
 aten = torch.ops.aten
 
 CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
@@ -41,6 +43,7 @@ def simplify(graph: Graph, *, splits_bias: bool) -> None:
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target in KEPT:
             _expand(graph, node)
+    drop_checks(graph)
     drop_unread(graph)
     checked = {_index_key(node.args[1]): node for node in graph.nodes if node.target in (aten.index.Tensor, aten._unsafe_index.Tensor)}
     for node in graph.nodes:
@@ -385,7 +388,7 @@ def _is_inside(node: Node, checked: dict[Any, Node]) -> bool:
         given = reader.args[0].meta["val"].shape  # type: ignore[union-attr]
         if len(given) > places[-1] and all(statically_known_true(given[dim] == sizes[dim]) for dim in places):
             return True
-    return all(_is_below(indices[dim], sizes[dim]) for dim in places)  # type: ignore[index]
+    return all(is_below(indices[dim], sizes[dim]) for dim in places)  # type: ignore[index]
 
 
 def _gradient_in_order(graph: Graph, node: Node) -> None:
@@ -424,22 +427,6 @@ _MOVES = (aten.view.default, aten._unsafe_view.default, aten.t.default, aten.tra
 
 
 _TURNS = (aten.t.default, aten.transpose.int, aten.permute.default)
-
-
-def _is_below(index: Any, size: Any) -> bool:
-    """True if a tensor of positions has values from 0 to below `size`."""
-    while isinstance(index, Node) and index.target in _MOVES:
-        index = index.args[0]
-    if not isinstance(index, Node):
-        return False
-    if getattr(index.target, "__name__", "") == "getitem" and index.args[1] == 1:
-        source: Node = index.args[0]  # type: ignore[assignment]
-        dims = {aten.topk.default: 2, aten.sort.default: 1}
-        if source.target in dims:
-            at = dims[source.target]
-            dim = source.args[at] if len(source.args) > at else -1
-            return bool(statically_known_true(source.args[0].meta["val"].shape[dim] <= size))  # type: ignore[union-attr]
-    return False
 
 
 _REWRITES: dict[Any, Callable[[Graph, Node], None]] = {

@@ -302,6 +302,13 @@ def ones_like(t: Translation, x: Operand, **_: Any) -> Operand:
     return _like(t, x, 1)
 
 
+@rule(aten.empty.memory_format, aten.empty_permuted.default, aten.empty_strided.default, aten.new_empty.default, aten.new_empty_strided.default, cheap=True)
+def empty(t: Translation, *_: Any, **__: Any) -> Operand:
+    """Memory that nothing has written: zeros, most of which what is assigned to it replaces."""
+    value = t.node.meta["val"]
+    return _filled(t, 0) if value.dim() else t.constant(0, value.dtype)
+
+
 @rule(prims.iota.default, cheap=True)
 def iota(t: Translation, length: Any, *, start: Any, step: Any, dtype: torch.dtype, **_: Any) -> Operand:
     (count,) = t.node.meta["val"].shape
