@@ -27,6 +27,7 @@ from .calling import code_of_graph
 from .complex_parts import VIEWS_OF_PARTS, split_complex
 from .explain import as_text
 from .graph_plan import Boxed, GraphPlan, boxed
+from .known_indices import place_known
 from .overlapping_slices import join_slices
 from .record import GRAPHS, CompiledGraph, counts, weight
 from .region_call import RegionCall, RegionCalls, plan_of
@@ -47,6 +48,7 @@ def rewrite(graph: torch.fx.Graph, *, is_ours: bool) -> None:
     if is_ours:
         split_complex(graph)
         simplify_assignments(graph)
+        place_known(graph)
         join_slices(graph)
     simplify(graph, splits_bias=is_ours)
     if is_ours:
