@@ -23,6 +23,7 @@ from ..options import current, must_be_in_order
 from ..runtime import preload
 from ..runtime.collector import paused
 from . import compared_extrema
+from .aten.randoms import eager_numbers_are_wanted
 from .aten import RULES
 from .backend_options import BackendOptions, BadOption, BadOptionValue, check_torch, chosen_options
 from .compiling import compile_graph, is_on_cpu, rewrite, run_plan
@@ -91,7 +92,7 @@ def _compiler(*, kind: str, options: BackendOptions, graphs: CudaGraphs | None) 
 
 def _tag(options: BackendOptions, mode: str) -> str:
     """What a cached graph depends on besides the program: weft's version, the options and settings, and the sources of this folder, which make the graphs."""
-    settings = current().row_sums, must_be_in_order(), current().chip if options.emulate else ""
+    settings = current().row_sums, must_be_in_order(), current().chip if options.emulate else "", eager_numbers_are_wanted()
     return f"weft-{sys.modules['weft'].__version__}-{graph_version()}-{mode}-{settings}-{sorted(dataclasses.asdict(options).items())}"
 
 
