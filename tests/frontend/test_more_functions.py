@@ -46,6 +46,36 @@ def test_places_of_other_types(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
     assert torch.equal(out, table[torch.bucketize(x, bounds)] * 2)
 
 
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("lists, sizes", [((5, 7), (5, 9)), ((1, 1), (1, 2)), ((2, 3, 16), (2, 3, 33)), ((2, 8), (2, 0)), ((3, 0), (3, 2))], ids=str)
+def test_places_in_a_sorted_list_of_each_row(lists: tuple[int, ...], sizes: tuple[int, ...], right: bool) -> None:
+    """Also of numbers that the lists have, and NaN."""
+    bounds, x = torch.randn(lists).round(decimals=1).sort(-1).values, torch.randn(sizes).round(decimals=1)
+    x.flatten()[::5] = float("nan")
+    out = compiled(lambda b, x: torch.searchsorted(b, x * 2, right=right), bounds, x)
+    want = torch.searchsorted(bounds, x * 2, right=right)
+    assert out.dtype is want.dtype and torch.equal(out, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("counts", [[3, 0, 0, 5, 1], [0, 0, 9], [9, 0, 0], [4, 5], [2]], ids=str)
+def test_rows_repeated_by_counts(counts: list[int], dtype: torch.dtype) -> None:
+    """Ragged batches: which sequence an element belongs to, and its place there."""
+    given, x = torch.tensor(counts).to(dtype), torch.randn(len(counts), 7)
+    out = compiled(lambda c: torch.repeat_interleave(c, output_size=sum(counts)) * 1, given)
+    want = torch.repeat_interleave(given)
+    assert out.dtype is want.dtype and torch.equal(out, want)
+    out = compiled(lambda x, c: torch.repeat_interleave(x, c, dim=0, output_size=sum(counts)) * 2, x, given)
+    assert torch.equal(out, x.repeat_interleave(given, 0) * 2)
+
+
+def test_rows_repeated_less_often_than_they_are_stay_with_torch() -> None:
+    x, counts = torch.randn(4, 5), torch.tensor([1, 0, 1, 0])
+    function = torch.compile(lambda x, c: torch.repeat_interleave(x, c, dim=0, output_size=2) * 2, backend=backend, options={"emulate": True})
+    assert torch.equal(function(x, counts), x.repeat_interleave(counts, 0) * 2)
+    assert [op for graph in GRAPHS for op in graph.torch_ops] == ["aten.repeat_interleave.Tensor"]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape, dim", [((3, 1000), -1), ((70, 9), 0), ((1, 1), 1), ((2, 3, 33), 1)], ids=str)
 def test_logarithms_of_running_sums(shape: tuple[int, ...], dim: int, dtype: torch.dtype) -> None:
