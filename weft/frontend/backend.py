@@ -98,8 +98,10 @@ def _tag(options: BackendOptions, mode: str) -> str:
 
 @functools.cache
 def graph_version() -> str:
-    """Return a hash of what turns programs into graphs and regions."""
-    files = sorted(Path(__file__).parent.rglob("*.py"))
+    """Return a hash of what turns programs into graphs and regions: this folder, and what says which tensors weft's own operators make, and how these lie in
+    memory."""
+    folders = Path(__file__).parent, Path(__file__).parents[1] / "nn", Path(__file__).parents[1] / "autograd"
+    files = sorted(file for folder in folders for file in folder.rglob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 

@@ -14,7 +14,7 @@ import ast
 import functools
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -228,18 +228,28 @@ class Registered:
     ) -> list[torch.Tensor]:  # fmt: skip
         """The gradients of the inputs that require one."""
         found = self.recall(form)
-        plan = found.plan(tuple(requires))
-        step = plan.step(tuple(False if g is None else None if g.is_contiguous() else _layout(g) for g in grads))
+        step = _step_of(found, requires, grads)
+        results = step.executor.execute(self._arguments_of_step(found, step, saved, grads, sizes, numbers))
+        made = {position: results[place] for position, place in zip(step.positions, step.places)}
+        zeros, wanted = self._zeros(found, made, grads, sizes, requires)
+        return _own([made[i] if i in made else zeros[i] for i in wanted], [*saved, *grads])
+
+    def _arguments_of_step(
+        self, found: Differentiable, step: Any, saved: Sequence[Any], grads: Sequence[Any], sizes: Sequence[Any], numbers: Sequence[Any] | None
+    ) -> list[Any]:  # fmt: skip
+        """Return what a backward is called with."""
         left = iter(numbers or ())
         kept = [shape if shape is not None else next(left) for shape in self._shapes(found, sizes)]
-        arguments = [*(saved[i] for i in step.used), *(self.kept_value(found, s, kept) for s in step.scalars), *(g for g in grads if g is not None)]
-        results = step.executor.execute(arguments)
-        made = {position: results[place] for position, place in zip(step.positions, step.places)}
+        return [*(saved[i] for i in step.used), *(self.kept_value(found, s, kept) for s in step.scalars), *(g for g in grads if g is not None)]
+
+    def _zeros(
+        self, found: Differentiable, made: Container[int], grads: Sequence[Any], sizes: Sequence[Any], requires: Sequence[bool]
+    ) -> tuple[dict[int, torch.Tensor], list[int]]:  # fmt: skip
+        """Return the gradients that are 0 because nothing flows there, by the place of their input, and the places of all that the operator returns."""
         shapes, first = self._shapes(found, sizes), next(g for g in grads if g is not None)
-        wanted = [i for i, needed in zip(found._floats, requires) if needed]
-        zeros = {i: torch.zeros(shapes[i], dtype=torch_dtype(found.fusion.inputs()[i].dtype()), device=first.device) for i in wanted if i not in made}  # type: ignore[attr-defined]
-        firsts = _firsts(_places(found, requires, grads))
-        return _own([made[i] if i in made else zeros[i] for i in (wanted[n] for n in firsts)], [*saved, *grads])
+        every = [i for i, needed in zip(found._floats, requires) if needed]
+        zeros = {i: torch.zeros(shapes[i], dtype=torch_dtype(found.fusion.inputs()[i].dtype()), device=first.device) for i in every if i not in made}  # type: ignore[attr-defined]
+        return zeros, [every[n] for n in _firsts(_places(found, requires, grads))]
 
     @staticmethod
     def kept_value(found: Differentiable, scalar: Any, kept: Sequence[Any]) -> Any:
@@ -252,12 +262,13 @@ class Registered:
     def fake_back(
         self, saved: list[Any], grads: list[Any], sizes: list[Any], numbers: list[Any] | None, requires: list[bool], form: str
     ) -> list[torch.Tensor]:  # fmt: skip
-        """Their shapes."""
+        """Their shapes, and how they lie in memory."""
         found = self.recall(form)
-        shapes, first = self._shapes(found, sizes), next(g for g in grads if g is not None)
-        every = [i for i, needed in zip(found._floats, requires) if needed]
-        wanted = [every[n] for n in _firsts(_places(found, requires, grads))]
-        return [torch.empty(shapes[i], dtype=torch_dtype(found.fusion.inputs()[i].dtype()), device=first.device) for i in wanted]  # type: ignore[attr-defined]
+        step = _step_of(found, requires, grads)
+        results = fake_outputs(step.fusion, step.fusion.outputs(), self._arguments_of_step(found, step, saved, grads, sizes, numbers))
+        made = {position: results[place] for position, place in zip(step.positions, step.places)}
+        zeros, wanted = self._zeros(found, made, grads, sizes, requires)
+        return [made[i] if i in made else zeros[i] for i in wanted]
 
     # -- gradients and batches
     def with_gradient(self, tensors: list[Any], numbers: list[Any] | None, static: str) -> list[torch.Tensor]:
@@ -283,6 +294,12 @@ class Registered:
     def back_once(self, saved: list[Any], grads: list[Any], *rest: Any) -> list[torch.Tensor]:
         """The backward, where an outer transform of torch.func is above."""
         return without_gradient(self.name, lambda: self.back(saved, grads, *rest), [*saved, *grads])
+
+
+def _step_of(found: Differentiable, requires: Sequence[bool], grads: Sequence[Any]) -> Any:
+    """Return the backward for gradients that lie in memory as these do."""
+    layouts = [False if g is None else None if g.is_contiguous() else _layout(g) for g in grads]
+    return found.plan(tuple(requires)).step(tuple(layouts))
 
 
 def _own(results: list[torch.Tensor], inputs: Sequence[Any]) -> list[torch.Tensor]:
