@@ -68,7 +68,7 @@ def wanted(x: torch.Tensor, table: torch.Tensor, *, heads_inside: bool) -> torch
     return x.double() * angles.cos().unsqueeze(2 if heads_inside else 1)
 
 
-SHAPES = [(BF16, 8, 4, 2, False), (BF16, 1, 2, 1, True), (FLOAT, 4, 8, 1, True), (FLOAT, 1, 4, 4, False), (FLOAT, 4, 4, 2, True), (DOUBLE, 2, 2, 2, False)]
+SHAPES = [(BF16, 8, 4, 2, False), (BF16, 1, 2, 1, True), (FLOAT, 4, 8, 1, True), (FLOAT, 1, 4, 4, False), (FLOAT, 4, 4, 2, True), (FLOAT, 4, 3, 2, True), (BF16, 2, 7, 1, False), (DOUBLE, 2, 2, 2, False)]
 
 
 @pytest.mark.parametrize("heads_inside", [False, True])
@@ -120,3 +120,15 @@ def test_the_choice(heads_inside: bool, position: int) -> None:
     env.update(zip(others, (sizes[0], sizes[2])))
     params = choose(analysis.facts(env, {}), arch)
     assert params.shares_rows and params.break_point == position and params.unroll_outer >= 4
+
+
+def test_a_thread_has_all_rows_of_a_short_loop() -> None:
+    """The colors of an image times a weight that costs much, the same for each: computed once for all of them, and no thread is idle."""
+    colors = 3
+    arch = arch_by_name("H200")
+    analysis = analyze_pointwise(normalize(turned(FLOAT, heads_inside=False, computes=True).fusion))
+    env = {}
+    for tensor, sizes in zip(analysis.axes.fusion.inputs(), ((16, colors, 4096, 128), (16, 4096))):
+        env.update(zip([a.sym for a in tensor.get_logical_domain()], sizes))
+    params = choose(analysis.facts(env, {}), arch)
+    assert params.shares_rows and params.unroll_outer == colors

@@ -232,8 +232,14 @@ class Candidates:
         return np.concatenate((rows, others))
 
     def _sharing(self, rows: np.ndarray, position: int) -> np.ndarray:
-        """Return the candidates whose rows share values: of those with several rows, no more than their loop has."""
-        found: np.ndarray = rows[(rows[:, 2] > 1) & (rows[:, 2] <= self.facts.extents_elems[position - 1])]
+        """Return the candidates whose rows share values: of those with several rows, no more than their loop has. A thread may also have all rows of a short
+        loop, such as the 3 colors of a pixel, and computes once what they share."""
+        extent = self.facts.extents_elems[position - 1]
+        found: np.ndarray = rows[(rows[:, 2] > 1) & (rows[:, 2] <= extent)]
+        if extent <= UNROLLS[-1] and extent not in UNROLLS:
+            whole = found[(found[:, 2] == max(n for n in UNROLLS if n <= extent)) & (extent * found[:, 3] <= UNROLLS[-1])]
+            whole[:, 2] = extent
+            found = np.concatenate((found, whole))
         found[:, _COLUMNS.index("shares_rows")] = 1
         return found
 
