@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import applied_functions
+import assigned_functions
 import everyday_functions
 import field_functions
 import further_functions
@@ -45,8 +46,8 @@ from weft.runtime.engines import LaunchPlan
 from weft.runtime.resources import disassemble
 
 TABLES = (
-    applied_functions, everyday_functions, field_functions, further_functions, learning_functions, physics_functions, science_functions,
-    sensing_functions, serving_functions, task_functions,
+    applied_functions, assigned_functions, everyday_functions, field_functions, further_functions, learning_functions, physics_functions,
+    science_functions, sensing_functions, serving_functions, task_functions,
 )  # fmt: skip
 """Their functions are in CASES."""
 SCHEDULERS = 4
