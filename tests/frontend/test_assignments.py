@@ -120,6 +120,7 @@ def test_what_is_copied_into_an_argument() -> None:
     ours, theirs = (x.clone(), y.clone()), (x.clone(), y.clone())
     out = torch.compile(exchanged, backend=backend, options={"emulate": True})(*ours)
     torch.testing.assert_close((out, *ours), (exchanged(*theirs), *theirs))
+    assert all("is copied into it" in why for graph in GRAPHS for op, (_, why) in graph.torch_ops.items() if "copy_" in op)
 
 
 # ---------------------------------------------------------------- masks
