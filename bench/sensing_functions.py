@@ -86,6 +86,25 @@ def structure_loss(x: Tensor, mask: Tensor) -> Tensor:
     return (wbce + 1 - (both + 1) / (union - both + 1)).mean()
 
 
+@case(R(8, 256, 64, 64), grads=(0,))
+def pyramid_of_maxima(x: Tensor) -> Tensor:
+    """YOLO's spatial pyramid: maxima of windows of 5, 9 and 13 pixels."""
+    return torch.cat([x, *(F.max_pool2d(x, k, 1, k // 2) for k in (5, 9, 13))], 1)
+
+
+@case(R(8, 3, 512, 512, dt=FLOAT), R(8, 3, 512, 512, dt=FLOAT), grads=(0, 1))
+def guided_filter(x: Tensor, guide: Tensor) -> Tensor:
+    """Means over windows of 17x17."""
+
+    def mean(t: Tensor) -> Tensor:
+        return F.avg_pool2d(t, 17, 1, 8, count_include_pad=False)
+
+    x, guide = x.sigmoid(), guide.sigmoid()
+    m, of_guide = mean(x), mean(guide)
+    a = (mean(x * guide) - m * of_guide) / (mean(guide * guide) - of_guide * of_guide + 1e-3)
+    return mean(a) * guide + mean(m - a * of_guide)
+
+
 @case(R(8, 100, 12544), R(8, 100, 12544), R(8, 100), grads=(0,))
 def point_mask_losses(x: Tensor, target: Tensor, matched: Tensor) -> tuple[Tensor, Tensor]:
     """Mask2Former: cross entropy and dice of sampled points, of matched queries."""

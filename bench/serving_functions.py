@@ -231,6 +231,26 @@ def keys_in_2_bits(k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q[:, :, :, :, 0] | q[:, :, :, :, 1] << 2 | q[:, :, :, :, 2] << 4 | q[:, :, :, :, 3] << 6, s, low
 
 
+@case(R(16384, 4096), grads=())
+def groups_to_int4(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Groups of 128 in 4 bits with a scale each, two in a byte."""
+    g = x.float().unflatten(-1, (-1, 128))
+    s = g.abs().amax(-1, keepdim=True).clamp(min=1e-8) / 7
+    q = ((g / s).round().clamp(-8, 7) + 8).to(torch.uint8).flatten(-2)
+    return q[:, ::2] | q[:, 1::2] << 4, s.squeeze(-1).half()
+
+
+@case(R(16384, 4096), grads=())
+def rows_to_words_of_int4(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows in 4 bits, eight in an integer of 32."""
+    s = x.float().abs().amax(-1, keepdim=True) / 7
+    q = ((x / s).round() + 8).to(torch.int32).unflatten(-1, (-1, 8))
+    packed = torch.zeros_like(q[..., 0])
+    for k in range(8):
+        packed |= q[..., k] << (4 * k)
+    return packed, s
+
+
 @case(R(4096, 4096, dt=FLOAT), R(4096, 64, 1, dt=FLOAT), R(4096, 64, 1, dt=FLOAT), grads=())
 def half_quadratic_step(w: Tensor, scale: Tensor, zero: Tensor) -> tuple[Tensor, Tensor]:
     """HQQ: zero points of groups of 64 that shrink the errors."""

@@ -15,6 +15,7 @@ from weft.frontend.backend import GRAPHS, backend
 from weft.options import options
 
 pytestmark = pytest.mark.usefixtures("fresh")
+TORCH = tuple(int(n) for n in torch.__version__.split(".")[:2])
 
 
 def check(function: Callable[..., Any], *inputs: Tensor, kept: tuple[str, ...] = (), regions: int = 2) -> None:
@@ -192,6 +193,7 @@ def test_classes_that_a_kernel_has_found_are_not_checked(find: Callable[[Tensor]
     check(lambda x: F.one_hot(find(x), 6) * x.sum(), torch.randn(19, 6))
 
 
+@pytest.mark.skipif(TORCH < (2, 12), reason="torch 2.11 traces no check of classes")
 @pytest.mark.parametrize("classes", [5, 7])
 def test_classes_that_may_be_out_of_range_are_checked(classes: int) -> None:
     """Fewer classes than places; positions to which a number was added."""

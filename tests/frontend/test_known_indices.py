@@ -62,3 +62,14 @@ def test_a_place_out_of_range_is_an_error() -> None:
     function: Callable[[Tensor], Tensor] = torch.compile(lambda x: x.exp().index_put((torch.tensor([7]),), x[:1]), backend=backend, options={"emulate": True})
     with pytest.raises((RuntimeError, IndexError)):
         function(torch.randn(5, 3))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_list_that_is_a_tensor_of_the_gpu() -> None:
+    """Its values are read while the graph has no tensors with values."""
+    ours = torch.randn(7, 5, device="cuda", requires_grad=True)
+    theirs = ours.detach().double().requires_grad_()
+    torch.compile(lambda x: x[:, [0, 2]].exp() + x[:, 1:2], backend=backend)(ours).sum().backward()
+    (theirs[:, [0, 2]].exp() + theirs[:, 1:2]).sum().backward()
+    torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-5, atol=1e-6)  # type: ignore[union-attr]

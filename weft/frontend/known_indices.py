@@ -10,6 +10,7 @@ import itertools
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, Node
 
 from .rewrites import drop_unread, emit, equal_sizes, replace
@@ -84,7 +85,10 @@ def _known(graph: Graph, index: Any) -> list[int] | None:
         return None
     value = getattr(graph.owning_module, str(index.target), None)
     is_known = type(value) is torch.Tensor and value.dim() == 1 and 0 < value.numel() <= MOST_POSITIONS
-    return value.tolist() if is_known and value.dtype in (torch.int64, torch.int32) else None  # type: ignore[union-attr]
+    if not is_known or value.dtype not in (torch.int64, torch.int32):  # type: ignore[union-attr]
+        return None
+    with unset_fake_temporarily():  # it is a tensor of a GPU there, whose values a copy brings
+        return value.tolist()  # type: ignore[union-attr]
 
 
 __all__ = ["place_known"]
