@@ -185,6 +185,38 @@ def test_values_for_each_place_of_a_mask_stay_with_torch() -> None:
     assert [op for graph in GRAPHS for op in graph.torch_ops] == ["aten.index_put.default"]
 
 
+# ---------------------------------------------------------------- memory
+def as_view(x: Tensor) -> tuple[Tensor, ...]:
+    y = torch.empty_like(x)
+    y.copy_(x)
+    return y.view(-1), y.t(), y * 2
+
+
+def parts_of_a_copy(x: Tensor) -> tuple[Tensor, ...]:
+    y = torch.zeros_like(x)
+    y[:] = x
+    return y[1:], y.unsqueeze(0)
+
+
+def copied_before_a_change(x: Tensor) -> tuple[Tensor, ...]:
+    y = torch.empty_like(x)
+    y.copy_(x)
+    x.add_(1)
+    return y * 2, y.view(-1), x * 3
+
+
+@pytest.mark.parametrize("function", [as_view, parts_of_a_copy, copied_before_a_change])
+def test_views_of_a_copy_are_no_views_of_what_was_copied(function: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
+    ours = torch.randn(5, 3)
+    theirs = ours.clone()
+    out, want = torch.compile(function, backend=backend, options={"emulate": True})(ours), function(theirs)
+    assert torch.equal(ours, theirs) and all(torch.equal(a, b) for a, b in zip(out, want, strict=True))
+    for a, b in zip(out, want):
+        a.add_(1)
+        b.add_(1)
+    assert torch.equal(ours, theirs) and all(torch.equal(a, b) for a, b in zip(out, want))
+
+
 # ---------------------------------------------------------------- positions that are in range
 @pytest.mark.parametrize("find", [
     lambda x: x.argmax(-1), lambda x: x.max(-1).indices, lambda x: x.topk(2).indices[:, 0], lambda x: x.min(1)[1].unsqueeze(0), lambda x: x.argmin(1, True),

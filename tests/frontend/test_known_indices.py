@@ -53,6 +53,19 @@ def test_a_number_is_assigned_to_the_places_of_a_list() -> None:
     check(assigned, torch.randn(7, 5, 3))
 
 
+def test_what_is_assigned_to_all_places_is_no_view_of_it() -> None:
+    def assigned(y: Tensor) -> Tensor:
+        z = torch.zeros(7, 2)
+        z[:, [0, 1]] = y
+        return z
+
+    y = torch.randn(7, 2)
+    kept, out = y.clone(), torch.compile(assigned, backend=backend, options={"emulate": True})(y)
+    assert torch.equal(out, y)
+    out.add_(1)
+    assert torch.equal(y, kept)
+
+
 def test_an_axis_in_channels_last() -> None:
     check(lambda x: x[:, [2, 1, 0]] * 2, torch.randn(2, 3, 5, 4).to(memory_format=torch.channels_last))
 

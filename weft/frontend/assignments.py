@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from .own_results import has_own_results
 from .rewrites import drop_unread, emit, equal_sizes, replace
 
 aten = torch.ops.aten
@@ -41,13 +42,13 @@ def _laid_out_like(graph: Graph, node: Node, made: Node) -> Node | None:
 
 
 def _copied(graph: Graph, node: Node) -> Node | None:
-    """Return what is copied, in the type and sizes of the node: itself for all readers that need no memory of their own, if it lies in memory like the node."""
+    """Return what is copied, in the type and sizes of the node: itself for all ops that compute something, if it lies in memory like the node."""
     source, value = node.args[1], node.meta["val"]
     if not isinstance(source, Node) or not isinstance(source.meta.get("val"), torch.Tensor) or source.meta["val"].device != value.device:
         return None
     given = source.meta["val"]
     if given.dtype is value.dtype and equal_sizes(given.shape, value.shape) and equal_sizes(given.stride(), value.stride()):
-        node.replace_all_uses_with(source, delete_user_cb=lambda user: user.op != "output")
+        node.replace_all_uses_with(source, delete_user_cb=lambda user: has_own_results(user.target))  # a view may be returned, or read after a change
     if not equal_sizes(given.shape, value.shape):
         source = emit(graph, node, aten.expand.default, source, list(value.shape))
     made = emit(graph, node, aten.clone.default, source) if given.dtype is value.dtype else emit(graph, node, aten._to_copy.default, source, dtype=value.dtype)

@@ -66,7 +66,7 @@ def _pieces(graph: Graph, node: Node, base: Any, values: Node, dim: int, sources
         found = list(group)
         first = found[0][0] if kind is None else found[0][1] or 0
         runs.append(emit(graph, node, aten.slice.Tensor, base if kind is None else values, dim, first, first + len(found)))
-    return runs[0] if len(runs) == 1 else emit(graph, node, aten.cat.default, runs, dim)
+    return emit(graph, node, aten.clone.default, runs[0]) if len(runs) == 1 else emit(graph, node, aten.cat.default, runs, dim)  # never a view
 
 
 def _is_zero(node: Any) -> bool:

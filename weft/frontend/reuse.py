@@ -17,11 +17,9 @@ import torch
 from torch._guards import TracingContext
 from torch.fx import Graph, Node
 
+from .own_results import has_own_results
 from .regions import PRODUCTS, Region, shown_by
 from .updates import Order, in_place_ops, readers
-
-SHARING = ("_unsafe_view", "_reshape_alias", "lift", "lift_fresh", "alias", "detach")
-"""Names of ops whose results may share memory with an operand, which their schemas do not say."""
 
 
 def find_reuses(graph: Graph, regions: list[Region], structures: Sequence[Hashable], donated: Set[Node]) -> None:
@@ -134,10 +132,7 @@ def _source(node: Node) -> Node:
 def _makes_new_results(node: Node) -> bool:
     """True for ops of torch whose results share no memory with their operands, and which change none."""
     target: Any = _source(node).target
-    if not _is_of_torch(node) or target in in_place_ops():
-        return False
-    schema = target._schema
-    return not schema.is_mutable and all(made.alias_info is None for made in schema.returns) and schema.name.partition("::")[2] not in SHARING
+    return _is_of_torch(node) and target not in in_place_ops() and has_own_results(target)
 
 
 __all__ = ["donated_arguments", "find_reuses", "mark_shown"]
