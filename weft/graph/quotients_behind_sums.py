@@ -27,7 +27,8 @@ MOST_BETWEEN = 8
 def divide_behind_sums(fusion: Fusion) -> None:
     """Divide sums instead of their terms, in place, where nothing else needs the quotients.
 
-    Before: no axis is open. After: results keep their names; each sum is rounded once more, and its terms once less.
+    Before: no axis is open. After: results keep their names; each sum is rounded once more, and its terms once less. A sum beyond the largest number of its
+    type is infinite, also where that of the quotients is not.
     """
     for expr in fusion.tensor_exprs():
         if isinstance(expr, ReductionOp) and _is_plain_sum(expr) and not _are_few(expr):
