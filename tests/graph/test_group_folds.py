@@ -98,6 +98,18 @@ def test_sums_of_groups_that_do_not_return_to_the_rows_stay() -> None:
     assert not has_groups(fusion) and fold_groups(fusion) == 0
 
 
+def test_values_of_groups_that_are_repeated_otherwise() -> None:
+    """Found by random graphs: a value per group repeated twice, where a group has three elements."""
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        x = fd.define_tensor([-1, -1, 3], contiguity=True, dtype=DataType.Float)
+        twice = ops.expand(ops.var(x, [-1], 2, True), [-1, -1, 2])
+        fd.add_output(ops.sub(twice, ops.max(twice, [0], True)))
+    given = torch.randn(5, 7, 3)
+    want = given.double().var(-1, correction=2, keepdim=True).expand(-1, -1, 2)
+    torch.testing.assert_close(fd.execute([given])[0].double(), want - want.amax(0, keepdim=True), rtol=1e-5, atol=1e-6)
+
+
 def test_a_permuted_result_is_one_element_of_each_group() -> None:
     fusion = definition(transposed)
     assert fold_groups(fusion) == 1 and kinds(fusion).count("GroupResultOp") == 1

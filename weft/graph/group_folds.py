@@ -161,10 +161,17 @@ class _Images:
             places = tuple(place[axis] for axis in out.get_logical_domain())
         else:
             return False
-        if isinstance(expr, ExpandOp) and out.is_fusion_output:
+        if isinstance(expr, ExpandOp) and (out.is_fusion_output or not self._expands_to_rows(out, places, self.images[first])):
             return False
         self._know(out, self.images[first], places, self.within[first])
         return True
+
+    @staticmethod
+    def _expands_to_rows(out: TensorView, places: Places, image: TensorView) -> bool:
+        """Tell whether a tensor is expanded along axes of the rows' tensors alone, to their extents."""
+        rows = logical_axes(image)
+        expanded = [(p, axis.expanded_extent) for p, axis in zip(places, logical_axes(out), strict=True) if axis.expanded_extent is not None]
+        return all(p is not None and extent is rows[p].logical_extent for p, extent in expanded)
 
     def _with_new_axes(self, tensor: TensorView, flags: Sequence[bool]) -> Places:
         """Return the places of the axes of a tensor with new ones, which stand for those of the rows' tensors if all of these are there then."""
