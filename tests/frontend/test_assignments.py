@@ -205,7 +205,17 @@ def copied_before_a_change(x: Tensor) -> tuple[Tensor, ...]:
     return y * 2, y.view(-1), x * 3
 
 
-@pytest.mark.parametrize("function", [as_view, parts_of_a_copy, copied_before_a_change])
+def exchanged(x: Tensor) -> tuple[Tensor, ...]:
+    """Two halves, each copied before it is written."""
+    a, b = x[:2], x[2:4]
+    kept = torch.empty_like(a)
+    kept.copy_(a)
+    a.copy_(b)
+    b.copy_(kept)
+    return kept, x * 2
+
+
+@pytest.mark.parametrize("function", [as_view, parts_of_a_copy, copied_before_a_change, exchanged])
 def test_views_of_a_copy_are_no_views_of_what_was_copied(function: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
     ours = torch.randn(5, 3)
     theirs = ours.clone()

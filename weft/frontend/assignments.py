@@ -48,11 +48,18 @@ def _copied(graph: Graph, node: Node) -> Node | None:
         return None
     given = source.meta["val"]
     if given.dtype is value.dtype and equal_sizes(given.shape, value.shape) and equal_sizes(given.stride(), value.stride()):
-        node.replace_all_uses_with(source, delete_user_cb=lambda user: has_own_results(user.target))  # a view may be returned, or read after a change
+        copied: Node = source
+        node.replace_all_uses_with(copied, delete_user_cb=lambda user: _may_read(user, copied))
     if not equal_sizes(given.shape, value.shape):
         source = emit(graph, node, aten.expand.default, source, list(value.shape))
     made = emit(graph, node, aten.clone.default, source) if given.dtype is value.dtype else emit(graph, node, aten._to_copy.default, source, dtype=value.dtype)
     return _laid_out_like(graph, node, made)
+
+
+def _may_read(user: Node, source: Node) -> bool:
+    """Tell whether a reader of a copy may read what is copied: not if it shows the copy, which may be returned, nor if it changes an argument at the end, when
+    another change may have come before, of what is copied."""
+    return has_own_results(user.target) or (user.target is aten.copy_.default and has_own_results(source.target))
 
 
 def _chosen(graph: Graph, node: Node) -> Node | None:
