@@ -39,6 +39,11 @@ class OpCost:
     has_rng: bool
     has_exact_exp: bool
 
+    @property
+    def slots(self) -> int:
+        """Issue slots per element of all instructions, special functions among them."""
+        return self.instructions + MUFU_SLOTS * self.mufu
+
 
 def _slots(expr: PointwiseOp) -> int:
     """Return the issue slots of an expression, relative to a float op."""

@@ -24,7 +24,7 @@ from ..ops.build import broadcast, logical_axes, new_axes
 from ..ops.monoids import MONOIDS
 from ..ops.shapes import squeeze
 from .made_reductions import keep_axes
-from .nested_sums import Axes, Folding, folds_alike, is_plain, is_spread
+from .nested_sums import Axes, Folding, computed_from, folds_alike, is_plain, is_spread
 
 Places = tuple["int | None", ...]
 """Of each axis of a tensor with one element per group, the axis of the rows' tensors that it is or stands for; None for another axis of one element."""
@@ -66,22 +66,13 @@ def _groups_of_rows(fusion: Fusion) -> list[ReductionOp]:
     found: list[ReductionOp] = []
     for classes, pairs in alike.items():
         near = [pair for others, pairs_near in alike.items() if set(others) == set(classes) for pair in pairs_near]
-        wider = [(e, folds) for e, folds in near if is_spread(e, folds, maps)]
-        behind = _computed_from(fusion, [e for e, _ in wider]) if wider else set()
-        groups = {folds for e, folds in pairs if size_of_group(e) and (is_spread(e, folds, maps) or e.tensor_inputs[0] in behind and not is_plain(e))}
-        rows = [folds for _, folds in wider]
-        nested = {g for g in groups if any(g < folds for folds in rows) or _are_folded_again(frozenset(classes) - g, alike, maps)}
+        spread = {e: folds for e, folds in near if is_spread(e, folds, maps)}
+        may_be_behind = any(size_of_group(e) and e not in spread and not is_plain(e) for e, _ in pairs)
+        behind = computed_from(spread) if may_be_behind else set()
+        groups = {folds for e, folds in pairs if size_of_group(e) and (e in spread or e.tensor_inputs[0] in behind and not is_plain(e))}
+        nested = {g for g in groups if any(g < folds for folds in spread.values()) or _are_folded_again(frozenset(classes) - g, alike, maps)}
         found += [e for e, folds in pairs if folds in nested and isinstance(e, ReductionOp)]
     return found if all(map(size_of_group, found)) else []
-
-
-def _computed_from(fusion: Fusion, exprs: Sequence[Expr]) -> set[TensorView]:
-    """Return the tensors that are computed from the results of `exprs`."""
-    found = {t for e in exprs for t in e.tensor_outputs}
-    for expr in fusion.tensor_exprs():
-        if not found.isdisjoint(expr.tensor_inputs):
-            found.update(expr.tensor_outputs)
-    return found
 
 
 def _are_folded_again(rows: frozenset[IterDomain], alike: Mapping[Axes, Sequence[Folding]], maps: AxisMaps) -> bool:

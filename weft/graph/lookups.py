@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..analysis.op_cost import MUFU_SLOTS, OpCost, cost_of
+from ..analysis.op_cost import OpCost, cost_of
 from ..analysis.plain_copies import only_reader
 from ..expr import ZERO, mul, product, sub
 from ..ir.fusion import Fusion
@@ -205,7 +205,7 @@ def _is_stored_part(fusion: Fusion, expr: LookupOp, cost: OpCost) -> bool:
     if times_of_part(expr) == 1.0:
         return False
     beside = any(is_moved(other.source.definition()) and not _pays(fusion, other, is_part=False) for other in parts_beside(expr))
-    return is_stored_sooner(expr, cost.instructions + MUFU_SLOTS * cost.mufu, is_beside_stored=beside)
+    return is_stored_sooner(expr, cost.slots, is_beside_stored=beside)
 
 
 def _is_shared(fusion: Fusion, source: TensorView) -> bool:

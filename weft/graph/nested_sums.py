@@ -12,7 +12,7 @@ Read first: `in_two_steps`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ..analysis.axes import AxisMaps
 from ..ir.fusion import Fusion
@@ -136,6 +136,17 @@ def is_spread(expr: Expr, folded: frozenset[IterDomain], maps: AxisMaps) -> bool
     return False
 
 
+def computed_from(exprs: Iterable[Expr]) -> set[TensorView]:
+    """Return the results of expressions, and what is computed from them."""
+    stack = [t for e in exprs for t in e.tensor_outputs]
+    found = set(stack)
+    while stack:
+        new = {t for use in stack.pop().uses() for t in use.tensor_outputs} - found
+        found |= new
+        stack += new
+    return found
+
+
 def _shared_innermost(classes: tuple[IterDomain, ...], mine: frozenset[IterDomain], other: frozenset[IterDomain]) -> int:
     """Return how many innermost axes both reduce; 0 unless these are all common ones, and the first reduces one more."""
     shared = mine & other
@@ -156,4 +167,4 @@ def cut(fusion: Fusion, expr: ReductionOp, folded: Flags) -> ReductionOp:
     return first
 
 
-__all__ = ["Flags", "cut", "folds_alike", "in_two_steps", "is_plain", "is_spread"]
+__all__ = ["Flags", "computed_from", "cut", "folds_alike", "in_two_steps", "is_plain", "is_spread"]

@@ -10,7 +10,6 @@ Read first: `fold_packed_neighbours`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..analysis.axes import AxisMaps
@@ -19,9 +18,10 @@ from ..expr import evaluate_int
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, LookupOp
-from ..ir.values import Expr, FullOp, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorView, Val
+from ..ir.values import Expr, FullOp, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorView, Val
 from ..ops.build import broadcast, logical_axes, pointwise
 from ..ops.factories import iota
+from .nested_sums import computed_from
 
 MOST_PACKED = 8
 """Neighbours that are packed into one value: bits of a byte. An element selects among as many formulas; one is left where its place in a vector is known."""
@@ -43,11 +43,12 @@ def fold_packed_neighbours(fusion: Fusion) -> int:
 
     Before: no axis is open, reshapes are factored. After: results keep their names and bits.
     """
-    found = [(expr, parts) for expr in fusion.tensor_exprs() if (parts := _packed(expr))]
+    exprs = fusion.tensor_exprs()
+    found = [(expr, parts) for expr in exprs if (parts := _packed(expr))]
     if not found:
         return 0
-    is_behind = _Behind(fusion)
-    found = [(expr, parts) for expr, parts in found if is_behind(parts[0].source)]
+    maps, reductions = AxisMaps(fusion), [e for e in exprs if isinstance(e, ReductionOp)]
+    found = [(expr, parts) for expr, parts in found if _is_behind(parts[0].source, reductions, maps)]
     for expr, parts in found:
         _fold(fusion, expr, parts)
     return len(found)
@@ -136,22 +137,11 @@ def _place(squeeze: SqueezeOp) -> int | None:
     return evaluate_int(last.offset, {})  # type: ignore[union-attr]
 
 
-class _Behind:
-    """Tells whether a tensor is computed from a reduction over its innermost axis."""
-
-    def __init__(self, fusion: Fusion) -> None:
-        maps = AxisMaps(fusion)
-        self._exact: Callable[[IterDomain], IterDomain] = maps.exact
-        self._folded: dict[TensorView, set[IterDomain]] = {}
-        for expr in fusion.tensor_exprs():
-            folded = {axis for t in expr.tensor_inputs for axis in self._folded.get(t, ())}
-            if isinstance(expr, ReductionOp):
-                folded |= {maps.exact(axis) for axis in expr.tensor_outputs[0].get_logical_domain() if axis.is_reduction()}
-            for tensor in expr.tensor_outputs if folded else ():
-                self._folded[tensor] = folded
-
-    def __call__(self, tensor: TensorView) -> bool:
-        return self._exact(logical_axes(tensor)[-1]) in self._folded.get(tensor, ())
+def _is_behind(source: TensorView, reductions: list[ReductionOp], maps: AxisMaps) -> bool:
+    """Tell whether a tensor is computed from a reduction over its innermost axis."""
+    last = maps.exact(logical_axes(source)[-1])
+    folding = (e for e in reductions if any(a.is_reduction() and maps.exact(a) is last for a in e.tensor_outputs[0].get_logical_domain()))
+    return source in computed_from(folding)
 
 
 def _fold(fusion: Fusion, expr: Expr, parts: list[Part]) -> None:
@@ -181,11 +171,9 @@ def _drop(fusion: Fusion, expr: Expr, source: TensorView) -> None:
 
 def _formula(fusion: Fusion, part: Part) -> TensorView:
     """Return what a part computes, of all elements of its source."""
-    values: dict[Val, TensorView] = {}
     value = part.source
     for step in part.steps:
-        values[step.tensor_inputs[0]] = value
         made = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(value)], step.tensor_outputs[0].dtype())
-        fusion.register(PointwiseOp([values.get(v, v) for v in step.inputs], [made], **step.attributes))
+        fusion.register(PointwiseOp([value if isinstance(v, TensorView) else v for v in step.inputs], [made], **step.attributes))
         value = made
     return value

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 
-from ..analysis.op_cost import MUFU_SLOTS, cost_of
+from ..analysis.op_cost import cost_of
 from ..analysis.thread_values import counted_only
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import At, LookupOp
@@ -136,7 +136,7 @@ class _Counter:
         if expr not in self._costs:
             cost = cost_of([expr], self.wide)
             is_position = counted_only(expr.tensor_outputs[0])
-            self._costs[expr] = 0.0 if is_position else cost.instructions + MUFU_SLOTS * cost.mufu
+            self._costs[expr] = 0.0 if is_position else cost.slots
         return self._costs[expr]
 
 

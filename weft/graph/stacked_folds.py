@@ -8,11 +8,11 @@ Owns which folds these are, and the rewriting. Read first: `fold_stacks`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ..analysis.axes import TIE
-from ..analysis.op_cost import MUFU_SLOTS, cost_of
+from ..analysis.op_cost import cost_of
 from ..expr import ZERO, const
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
@@ -67,14 +67,9 @@ def _stacked(expr: Expr) -> Stacked | None:
     for dim, axis in enumerate(out.get_logical_domain()):
         if axis.is_reduction() and 1 < _extent(source, dim) <= MOST_TERMS:
             dims, exprs = _between(source, dim)
-            if exprs and _instructions(exprs) * _extent(source, dim) <= MOST_INSTRUCTIONS:
+            if exprs and cost_of(exprs, ()).slots * _extent(source, dim) <= MOST_INSTRUCTIONS:
                 return Stacked(expr, dim, dims, tuple(exprs))
     return None
-
-
-def _instructions(exprs: Iterable[Expr]) -> int:
-    cost = cost_of(exprs, ())
-    return cost.instructions + MUFU_SLOTS * cost.mufu
 
 
 def _extent(tensor: TensorView, dim: int) -> int:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from ..analysis.axes import AxisMaps
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, ReductionOp, TensorView, WelfordOp
+from ..ir.values import Expr, ReductionOp, WelfordOp
 from .factored_sums import share_factored_sums
-from .nested_sums import Flags, cut, folds_alike, is_plain, is_spread
+from .nested_sums import Flags, computed_from, cut, folds_alike, is_plain, is_spread
 
 
 def through_parts(fusion: Fusion) -> Fusion | None:
@@ -42,7 +42,7 @@ def _found(fusion: Fusion) -> dict[int, Flags | None]:
     maps, out = AxisMaps(fusion), dict[int, "Flags | None"]()
     for group in folds_alike(reductions, maps).values():
         spread = [pair for pair in group if is_spread(*pair, maps)]
-        behind = _behind([e for e, _ in spread])
+        behind = computed_from(e for e, _ in spread)
         first = [(e, folds) for e, folds in group if not behind.intersection(e.tensor_inputs)]
         common = frozenset.intersection(*(folds for _, folds in first)) if first else frozenset()
         plain = all(is_plain(e) for e, folds in first if spread or folds != common)
@@ -54,17 +54,6 @@ def _found(fusion: Fusion) -> dict[int, Flags | None]:
 
 def _flags(expr: Expr, common: frozenset[object], maps: AxisMaps) -> Flags:
     return [not axis.is_broadcast() and maps.exact(axis) in common for axis in expr.tensor_outputs[0].get_logical_domain()]
-
-
-def _behind(exprs: list[Expr]) -> set[TensorView]:
-    """Return what is computed from the results of expressions."""
-    stack = [t for e in exprs for t in e.tensor_outputs]
-    found = set(stack)
-    while stack:
-        new = {t for use in stack.pop().uses() for t in use.tensor_outputs} - found
-        found |= new
-        stack += new
-    return found
 
 
 __all__ = ["through_parts"]

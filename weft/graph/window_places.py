@@ -11,7 +11,7 @@ import math
 from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass, field
 
-from ..analysis.op_cost import INSTRUCTIONS_PER_BYTE, LAUNCH_BYTES, MUFU_SLOTS, cost_of
+from ..analysis.op_cost import INSTRUCTIONS_PER_BYTE, LAUNCH_BYTES, cost_of
 from ..analysis.plain_copies import is_copy
 from ..analysis.thread_values import counted_only
 from ..expr import ZERO, evaluate_int, product
@@ -73,7 +73,7 @@ class WindowPlaces:
         if len(self) < FEWEST_PLACES:
             return False
         cost = cost_of(chain, wide_values(fusion))
-        return (cost.instructions + MUFU_SLOTS * cost.mufu) * (self.times() - 1) > stored_instructions(tensor)
+        return cost.slots * (self.times() - 1) > stored_instructions(tensor)
 
 
 def stored_instructions(tensor: TensorView, *, is_launched: bool = True) -> float:

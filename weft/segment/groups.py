@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Set
 
 from ..analysis.axes import AxisMaps
-from ..analysis.op_cost import LAUNCH_BYTES, MUFU_SLOTS, cost_of
+from ..analysis.op_cost import LAUNCH_BYTES, cost_of
 from ..analysis.plain_copies import ends_segment, is_copy
 from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..compiler import WITHOUT_KERNEL
@@ -46,7 +46,7 @@ def slots_of(expr: Expr, env: Mapping[Sym, Number], memo: dict[Sym, Number] | No
     cost, tensors = cost_of([expr], ()), [*expr.tensor_inputs, *expr.tensor_outputs]
     sizes = [(bytes_in_memory(t, env, memo), t.dtype().bits) for t in tensors]
     largest, bits = max(sizes, key=lambda size: size[0], default=(0.0, 8))
-    return (cost.instructions + MUFU_SLOTS * cost.mufu) * largest * 8 / bits
+    return cost.slots * largest * 8 / bits
 
 
 def is_alone(expr: Expr) -> bool:

@@ -44,7 +44,7 @@ def _compared(values: Tensor, height: int, axes: Sequence[Axis]) -> tuple[Tensor
     rows = [_inside(values, height, row, axes[0]) for row in windows[0]]
     best = _largest_of([_inside(_largest_of(rows), height + 1, column, axes[1]) for column in windows[1]])
     behind = values.dim() - height - 2
-    which = before(_corners_of(axes[0], values.device), 1 + behind) * axes[1].n + before(_corners_of(axes[1], values.device), behind)
+    which = _corner_places(axes, behind, values.device)
     so_far = torch.full((), float("-inf"), dtype=values.dtype, device=values.device)
     for k, row in enumerate(rows):
         for other, column in enumerate(windows[1]):
@@ -55,6 +55,11 @@ def _compared(values: Tensor, height: int, axes: Sequence[Axis]) -> tuple[Tensor
 def _corners_of(axis: Axis, device: torch.device) -> Tensor:
     """Return the first pixel inside of each window, which is the position where all are -inf."""
     return (axis.pad - counted(axis.count, device) * axis.step).clamp_min(0)
+
+
+def _corner_places(axes: Sequence[Axis], behind: int, device: torch.device) -> Tensor:
+    """Return the positions of these pixels in the image less those of the windows' corners, in front of `behind` axes of one element."""
+    return before(_corners_of(axes[0], device), 1 + behind) * axes[1].n + before(_corners_of(axes[1], device), behind)
 
 
 def _better(value: Tensor, place: Any, so_far: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,7 +77,7 @@ def _by_axes(values: Tensor, height: int, axes: Sequence[Axis]) -> tuple[Tensor,
         column, so_far = _better(value, k, so_far, column)
     places = [axes[0].windows(values.device, k) for k in range(axes[0].size)]
     rows = [_inside(of_rows, height, place, axes[0]) for place in places]
-    which = before(_corners_of(axes[0], values.device), 1 + behind) * axes[1].n + before(_corners_of(axes[1], values.device), behind)
+    which = _corner_places(axes, behind, values.device)
     so_far = lowest
     for k, (value, (place, _)) in enumerate(zip(rows, places)):
         which, so_far = _better(value, k * axes[1].n + column.index_select(height, place), so_far, which)

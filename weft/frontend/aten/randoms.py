@@ -21,19 +21,23 @@ def eager_numbers_are_wanted() -> bool:
     return config is not None and bool(config.fallback_random)
 
 
+def _drawn_for(node: torch.fx.Node) -> torch.Tensor:
+    """Return the result whose elements are drawn, traced: the first of dropout's two."""
+    value = node.meta["val"]
+    return value[0] if isinstance(value, (tuple, list)) else value
+
+
 def _why_torch_draws(node: torch.fx.Node) -> str:
     """Why torch draws numbers, or ""."""
     if eager_numbers_are_wanted():
         return "torch._inductor.config.fallback_random asks for torch's own random numbers"
-    value = node.meta["val"]
-    value = value[0] if isinstance(value, (tuple, list)) else value
+    value = _drawn_for(node)
     return "" if value.dim() and value.dtype.is_floating_point else "random numbers that are integers, or a single one"
 
 
 def drawn(t: Translation, distribution: str, a: float, b: float, dtype: torch.dtype | None = None) -> Operand:
     """Return random numbers in the shape of the node, and in its type or `dtype`: "uniform" in [a, b), or "normal" with mean a and standard deviation b."""
-    value = t.node.meta["val"]
-    value = value[0] if isinstance(value, (tuple, list)) else value
+    value = _drawn_for(t.node)
     wide = dtype or value.dtype
     computed = torch.float64 if wide is torch.float64 else torch.float32
     draw = t.ops.uniform if distribution == "uniform" else t.ops.normal
