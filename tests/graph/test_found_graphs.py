@@ -273,6 +273,18 @@ def a_result_with_a_part_of_the_columns_that_are_loaded_in_vectors(fd):
     fd.add_output(o.prod(o.broadcast_in_dim(largest, [3, 1, 3, 1], [0, 1, 3]), [1, 2, 3], True))
 
 
+@case(tensor(3, 8, 2, 2), tensor(3, 8, 2, 2))
+def an_index_read_by_lookups_of_which_one_has_fewer_loops(fd):
+    """The loops of the one that looks up pairs of rows and columns do not tell the index to the one that has columns alone."""
+    x, y, o = *(fd.define_tensor([3, 8, 2, 2], contiguity=[True] * 4) for _ in range(2)), fd.ops
+    shifted = o.cat([o.slice(x, [0, 0, 0, 1], [3, 8, 2, 2]), o.full([3, 8, 2, 1], 0.0, D.Float)], 3)
+    product = o.mul(o.add(x, shifted), y)
+    rest = o.sub(product, o.mul(y, o.sum(product, [2], True)))
+    place = o.minimum(o.div(o.add(o.cast(o.iota(4, 0, 1, D.Int), D.Int32), 1), 2), 1)
+    rows = o.index_select(o.broadcast(o.reshape(rest, [24, 2, 2]), [True, False, False, False]), o.broadcast(place, [True, True, False, True]), 2)
+    fd.add_output(o.index_select(rows, o.broadcast(place, [True, True, True, False]), 3))
+
+
 def test_a_vector_folded_by_one_thread_alone_has_its_monoid() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([1, 2], contiguity=[None, True])
