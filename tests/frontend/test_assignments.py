@@ -227,6 +227,48 @@ def test_views_of_a_copy_are_no_views_of_what_was_copied(function: Callable[[Ten
     assert torch.equal(ours, theirs) and all(torch.equal(a, b) for a, b in zip(out, want))
 
 
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "dense": lambda x: x, "channels last": lambda x: x.contiguous(memory_format=torch.channels_last), "turned": lambda x: x.transpose(0, 3),
+    "gaps": lambda x: x[:, :, ::2], "two rows": lambda x: x[:2].transpose(1, 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_places_that_are_filled_in_any_layout(layout: str, dim: int) -> None:
+    """torch 2.11's decomposition of what is not dense assigns, which AOTAutograd refuses."""
+    for value in (2.5, torch.tensor(-1.5)):
+        torch._dynamo.reset()
+        x = LAYOUTS[layout](torch.randn(3, 7, 5, 4))
+        index = torch.tensor([1, 0, 1]) % x.shape[dim]
+        ours, theirs = x.detach().requires_grad_(), x.detach().requires_grad_()
+        with poisoned_outputs():
+            out = torch.compile(lambda x: x.index_fill(dim, index, value), backend=backend, options={"emulate": True})(ours)
+            want = theirs.index_fill(dim, index, value)
+            slope = torch.randn_like(want)
+            out.backward(slope)
+            want.backward(slope)
+        assert torch.equal(out, want) and out.stride() == want.stride()
+        assert torch.equal(ours.grad, theirs.grad) and ours.grad.stride() == theirs.grad.stride()
+
+
+def test_a_size_that_only_a_sum_of_an_input_has() -> None:
+    """torch computes the pooled image, so no input of the kernel has n, but n + 1."""
+    torch._dynamo.reset()
+
+    def function(x: Tensor) -> Tensor:
+        y = F.max_pool2d(x, 2, 1, 1) * 1.5
+        y[..., -1:] += y[..., :1]
+        return y
+
+    compiled = torch.compile(function, backend=backend, options={"emulate": True, "strict": True}, dynamic=True)
+    for n in (4, 7):
+        x = torch.randn(2, 3, 5, n, dtype=torch.float64)
+        compiled(x)  # traced without poison, which has no open sizes
+        with poisoned_outputs():
+            torch.testing.assert_close(compiled(x), function(x))
+
+
 # ---------------------------------------------------------------- positions that are in range
 @pytest.mark.parametrize("find", [
     lambda x: x.argmax(-1), lambda x: x.max(-1).indices, lambda x: x.topk(2).indices[:, 0], lambda x: x.min(1)[1].unsqueeze(0), lambda x: x.argmin(1, True),

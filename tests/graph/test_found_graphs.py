@@ -285,6 +285,15 @@ def an_index_read_by_lookups_of_which_one_has_fewer_loops(fd):
     fd.add_output(o.index_select(rows, o.broadcast(place, [True, True, True, False]), 3))
 
 
+@case(tensor(14, 3), lambda: torch.randperm(14)[:4], tensor(2, 3), tensor(1, 3))
+def rows_added_by_an_index_that_a_cat_and_a_reshape_make(fd):
+    """What the index joins is not cut into parts that the cat's first row, which is one row, does not have."""
+    into, index, x, y, o = *(fd.define_tensor([14, 3]), fd.define_tensor([4], dtype=D.Int), fd.define_tensor([2, 3]), fd.define_tensor([1, 3])), fd.ops
+    pairs = o.where(o.broadcast(o.eq(o.iota(2, 0, 1, D.Int), 0), [True, False, True]), o.broadcast(x, [False, True, False]), 0.0)
+    first = o.cat([y, o.full([3, 3], 0.0, D.Float)], 0)
+    fd.add_output(o.scatter_rows(into, o.broadcast(index, [False, True]), o.add(o.reshape(pairs, [4, 3]), first), 0))
+
+
 def test_a_vector_folded_by_one_thread_alone_has_its_monoid() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([1, 2], contiguity=[None, True])

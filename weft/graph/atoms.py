@@ -67,6 +67,8 @@ class Atoms:
                         self._join_pairs(pairwise(source, out, expr))
             for other in expr.tensor_outputs[1:]:
                 self._join_pairs(siblings(expr.tensor_outputs[0], other))
+            if isinstance(expr, ScatterOp) and expr.has_rows:
+                self._join_rows(expr)
 
     def _join_pairs(self, pairs: Iterable[tuple[IterDomain, IterDomain]]) -> None:
         for a, b in pairs:
@@ -74,6 +76,7 @@ class Atoms:
                 self._sets.union(a, b)
 
     def _relate(self, fusion: Fusion) -> None:
+        """Relate and freeze classes, which are whole: none is joined any more."""
         for expr in fusion.tensor_exprs():
             if isinstance(expr, LookupOp):
                 self._relate_lookup(expr)
@@ -84,17 +87,16 @@ class Atoms:
             elif isinstance(expr, (BlockFoldOp, BlockSampleOp)):  # blocks are neighbours along one axis, which must not be cut
                 self._freeze(logical_axes(t)[-1] for t in (expr.tensor_inputs[0], expr.tensor_outputs[0]))
             elif isinstance(expr, ScatterOp) and expr.has_rows:
-                self._join_rows(expr)
+                self._freeze(named_axes(expr, logical_axes(expr.tensor_inputs[0])))  # an index gives positions along them
             elif isinstance(expr, ScatterOp):
                 self._freeze(a for t in (*expr.tensor_inputs, *expr.tensor_outputs) for a in logical_axes(t))
 
     def _join_rows(self, expr: ScatterOp) -> None:
-        """Join the axes of a scatter of rows: only the axes that the index gives positions along must not be cut."""
+        """Join the axes of a scatter of rows."""
         base, index, source = map(logical_axes, expr.tensor_inputs)
         for dim, axis in enumerate(source):
             place = expr.target_axis(dim)
             self._join_pairs([(axis, index[dim]), *([] if place is None else [(base[place], axis), (base[place], index[dim])])])
-        self._freeze(named_axes(expr, base))
 
     def _freeze(self, axes: Iterable[IterDomain]) -> None:
         self._frozen.update(map(self._sets.find, axes))

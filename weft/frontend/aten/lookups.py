@@ -186,7 +186,18 @@ def _roll_of_open_sizes(x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
     return NotImplemented if _is_known(x, shifts, dims) else get_decompositions([aten.roll.default])[aten.roll.default](x, shifts, dims)
 
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {aten.roll.default: _roll_of_open_sizes}
+def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
+    """torch's decomposition for what is contiguous; that of torch 2.11 gives others their strides by an assignment, which AOTAutograd refuses."""
+    from torch._decomp import get_decompositions
+
+    target = aten.index_fill.int_Tensor if isinstance(value, torch.Tensor) else aten.index_fill.int_Scalar
+    filled = get_decompositions([target])[target](x.contiguous(), dim, index, value)
+    return filled if filled.stride() == x.stride() else aten.copy.default(torch.empty_like(x), filled)
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten.roll.default: _roll_of_open_sizes, aten.index_fill.int_Scalar: _index_fill, aten.index_fill.int_Tensor: _index_fill,
+}  # fmt: skip
 """Overload -> the same in ops that have rules."""
 
 

@@ -152,7 +152,7 @@ class Translation:
         if size.is_Integer:
             return int(size)
         found = self.sizes.get(size)
-        if found is None and size.is_Add:
+        if found is None and (size.is_Add or size.is_Symbol):
             found = self._of_a_known_sum(size)
         if found is not None:
             return found
@@ -173,7 +173,8 @@ class Translation:
         return total
 
     def _of_a_known_sum(self, size: Any) -> Any | None:
-        """Return a multiple of the size of an input, and a number, such as 2 * (n // 2) + 2 of n // 2 + 1, where no input has n; None if it is none."""
+        """Return a multiple of the size of an input, and a number, such as 2 * (n // 2) + 2 of n // 2 + 1, where no input has n, or n of n + 1; None if it is
+        none."""
         own = size.as_coefficients_dict()
         for known, value in list(self.sizes.items()):
             terms = {term: n for term, n in known.as_coefficients_dict().items() if not term.is_Integer} if known.is_Add else {}
