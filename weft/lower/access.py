@@ -121,10 +121,11 @@ def on_chip_index(state: BuildState, indexer: Indexer, tensor: TensorView, k: in
         other = state.plan.groups[consumer][position]
         if other is group or state.maps.almost_exact(other.axis) is state.maps.almost_exact(group.axis):
             return lane_or_index(state, consumer, position)
-    if tensor.memory_type is MemoryType.shared:  # several threads may have written the same element; a reader without their axes reads the first one
-        covered = frozenset().union(*(state.plan.coverage(g.axis) for g in indexer.groups))
-        absent = _missing(state, group, covered)
-        indexer = indexer.at_first(absent) if absent else indexer
+    # several threads, or turns of a loop that the tensor lacks, may have written the same element; a reader without their axes reads the first one
+    covered = frozenset().union(*(state.plan.coverage(g.axis) for g in indexer.groups))
+    own = frozenset() if tensor.memory_type is MemoryType.shared else frozenset().union(*map(state.plan.coverage, tensor.get_loop_domain()))
+    absent = _missing(state, group, covered | own)
+    indexer = indexer.at_first(absent) if absent else indexer
     return indexer.axis_index(group.axis, tensor)  # the loop also iterates axes that the tensor lacks
 
 

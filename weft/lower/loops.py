@@ -240,17 +240,11 @@ class LoopPlan:
         return [self._axis_tensor[source]]
 
     def _counterpart(self, axis: IterDomain, promoters: dict[TensorView, None]) -> IterDomain:
-        """Return the corresponding loop axis in one of `promoters` that iterates the most; `axis` itself if none iterates more, or if the loop of one does not:
-        that loop could not tell the index in those of the others."""
-        own, best = self.coverage(axis), axis
+        """Return the corresponding loop axis in one of `promoters` that iterates the most; `axis` itself if none iterates more."""
+        best = axis
         for promoter in promoters:
-            planned = self.groups.get(promoter)  # none yet of a tensor that does not read this one
-            for k, other in enumerate(promoter.get_loop_domain()):
-                if other.is_broadcast() or not self.maps.are_permissive(axis, other):
-                    continue
-                if planned is not None and self.coverage(planned[k].axis) <= own:
-                    return axis
-                if self.coverage(best) < self.coverage(other):
+            for other in promoter.get_loop_domain():
+                if not other.is_broadcast() and self.maps.are_permissive(axis, other) and self.coverage(best) < self.coverage(other):
                     best = other
         return best
 
