@@ -52,6 +52,15 @@ def test_types_and_equal_values(dtype: torch.dtype, is_largest: bool) -> None:
     assert values.dtype is dtype and torch.equal(values, wanted[0]) and torch.equal(places, wanted[1])
 
 
+@pytest.mark.parametrize("shape", [(9, 8), (16, 24), (5, 1), (30, 40)], ids=str)
+def test_few_threads_down_a_column(shape: tuple[int, ...]) -> None:
+    """A block is made of whole warps with no more threads, whose values meet in shared memory, than that takes."""
+    x = torch.randint(-40, 40, shape).half()
+    _, values, places = largest(x, 5, 0)
+    wanted = in_order(x, 5, 0, True)
+    assert torch.equal(values, wanted[0]) and torch.equal(places, wanted[1])
+
+
 @pytest.mark.parametrize("is_largest", [True, False])
 def test_infinities_and_what_is_no_number(is_largest: bool) -> None:
     x = torch.randn(5, 40)

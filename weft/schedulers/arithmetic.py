@@ -5,6 +5,7 @@ Pure: no fusion, no device. Read first: `vector_elems`, `Trace`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,11 @@ from .facts import PersistentFacts, ReductionFacts
 
 PORTABLE_CLUSTER_BLOCKS = 8
 """Larger clusters leave parts of a GPC unused."""
+
+
+def whole_warps(bdimx: int, bdimy: int = 1, bdimz: int = 1) -> int:
+    """Return the least number of threads along x, `bdimx` or more, with which a block has whole warps, because shuffles name all 32 lanes."""
+    return round_up(bdimx, 32 // math.gcd(32, bdimy * bdimz))
 
 
 def tree_workspace_bytes(threads: int, lanes: int, accumulator_bits: int) -> int:

@@ -25,6 +25,7 @@ from ..ir.values import IterDomain, TensorView
 from ..schedule.caching import cache_after
 from ..schedule.primitives import set_memory_type
 from ..schedule.rfactor import rfactor
+from .arithmetic import whole_warps
 from .accesses import with_accesses
 from .async_rows import apply_async_rows, can_load, is_rolled_within
 from .async_rows_heuristic import AsyncRowsParams
@@ -43,7 +44,7 @@ from .several_kernels import several_ns, why_not_turned, why_several
 from .streamed_rows import StreamedRows
 from .cost.passing import passing_ns
 from .rows_of_threads import row_of_a_thread
-from .rows import Rows, canonical_rows, names_in_vectors, peel_of, phase_of_rows, positions, split_axis, whole_warps
+from .rows import Rows, canonical_rows, names_in_vectors, peel_of, phase_of_rows, positions, split_axis
 from .template import Template
 
 

@@ -23,6 +23,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, ReductionOp, TensorView
 from ..schedule.peel import Peel, Phase
 from ..schedule.rfactor import rfactor
+from .arithmetic import whole_warps
 from .accesses import with_accesses
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import ReductionFacts
@@ -34,7 +35,7 @@ from .reduction_analysis import ReductionAnalysis, analyze_reduction
 from .reduction_heuristic import ReductionParams, candidates, choose_with_trace
 from .row_analysis import NO_GROUPS, RowAnalysis
 from .rows import (
-    arrange_axes, canonical_rows, kept_and_reduced, merge_axes_at, names_in_vectors, phase_of_rows, positions, split_axis, split_last_run, whole_warps,
+    arrange_axes, canonical_rows, kept_and_reduced, merge_axes_at, names_in_vectors, phase_of_rows, positions, split_axis, split_last_run,
 )  # fmt: skip
 from .several_kernels import start_ns, why_several
 from .spilled_reductions import other_reduction

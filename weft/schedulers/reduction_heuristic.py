@@ -24,7 +24,7 @@ from ..analysis.vectorization import MAX_VECTOR_BITS, largest_power_of_two_divis
 from ..arch import Arch
 from ..remembered import remembered
 from ..schedule.peel import row_vectors
-from .arithmetic import Trace, ceil_div, few_digits, next_power_of_two, previous_power_of_two, tree_workspace_bytes, vectors_along_rows
+from .arithmetic import Trace, ceil_div, few_digits, next_power_of_two, previous_power_of_two, tree_workspace_bytes, vectors_along_rows, whole_warps
 from .cost.passing import passing_ns
 from .cost.reductions import Reductions, needed_registers, work_of_reductions
 from .facts import ReductionFacts
@@ -363,6 +363,7 @@ class Candidates:
 
     def fitting(self, bdimx: int, bdimy: int) -> int:
         """Return the largest number of threads along y, up to bdimy, whose partial results fit shared memory."""
-        while bdimy > 1 and tree_workspace_bytes(bdimx * bdimy, self.vector, self.facts.accumulator_bits) > self.arch.shared_per_block_optin_bytes:
+        bits, most = self.facts.accumulator_bits, self.arch.shared_per_block_optin_bytes
+        while bdimy > 1 and tree_workspace_bytes(whole_warps(bdimx, bdimy) * bdimy, self.vector, bits) > most:
             bdimy //= 2
         return bdimy

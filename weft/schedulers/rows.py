@@ -20,11 +20,6 @@ from ..schedule.peel import Peel, Phase
 from ..schedule.primitives import merge, reorder, split
 
 
-def whole_warps(bdimx: int, bdimy: int = 1, bdimz: int = 1) -> int:
-    """Return `bdimx`, or the next multiple of a warp if the block would have a partial warp, because shuffles name all 32 lanes."""
-    return bdimx if bdimx * bdimy * bdimz % 32 == 0 else -(-bdimx // 32) * 32
-
-
 @dataclass
 class Rows:
     """The canonical loops of a reduction's output, as axes: [rows | outer | row | single | vector].
