@@ -21,7 +21,7 @@ def _axis(r: random.Random, shape: Sequence[int]) -> int:
     return r.randrange(len(shape))
 
 
-def _numbers(x: Tensor, n: int, scale: float = 0.37) -> Tensor:
+def numbers(x: Tensor, n: int, scale: float = 0.37) -> Tensor:
     """n fixed numbers of x's type."""
     return torch.sin(torch.arange(n, device=x.device) * scale + 0.3).to(x.dtype)
 
@@ -88,13 +88,13 @@ def _weighted(r: random.Random, shape: Sequence[int]) -> Step:
     width = r.choice([2, 3, 5])
 
     def conv(x: Tensor) -> Tensor:
-        return F.conv1d(x.reshape(-1, 1, x.shape[-1]), _numbers(x, 3)[None, None], padding=1).reshape(x.shape) + x
+        return F.conv1d(x.reshape(-1, 1, x.shape[-1]), numbers(x, 3)[None, None], padding=1).reshape(x.shape) + x
 
     made: dict[str, Step] = {
-        "scale": lambda x: x * _numbers(x, x.shape[0]).view(-1, *[1] * (x.dim() - 1)) + _numbers(x, x.shape[-1]),
-        "layer": lambda x: F.layer_norm(x, (last,), _numbers(x, last), _numbers(x, last, 0.9)), "rms": lambda x: F.rms_norm(x, (last,), _numbers(x, last), 0.05),
-        "conv": conv, "product": lambda x: x @ _numbers(x, last * width).view(last, width) * 0.5,
-        "outer": lambda x: (x.unsqueeze(-1) * _numbers(x, width)).flatten(-2) if x.shape[-1] < 30 else x,
+        "scale": lambda x: x * numbers(x, x.shape[0]).view(-1, *[1] * (x.dim() - 1)) + numbers(x, x.shape[-1]),
+        "layer": lambda x: F.layer_norm(x, (last,), numbers(x, last), numbers(x, last, 0.9)), "rms": lambda x: F.rms_norm(x, (last,), numbers(x, last), 0.05),
+        "conv": conv, "product": lambda x: x @ numbers(x, last * width).view(last, width) * 0.5,
+        "outer": lambda x: (x.unsqueeze(-1) * numbers(x, width)).flatten(-2) if x.shape[-1] < 30 else x,
     }  # fmt: skip
     return made[way]
 

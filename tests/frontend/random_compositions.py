@@ -2,7 +2,8 @@
 
     PYTHONPATH=. python tests/frontend/random_compositions.py --seed 7 --seconds 60     compiled in the emulator, each beside float64 torch; `--device cuda` on a GPU
 
-A program is a list of steps, of this file or, in every second program, also of `further_steps.py`; each fits the sizes that the steps before it leave.
+A program is a list of steps, of this file or, in every second program, also of `further_steps.py`, and from 100,000 on of `network_steps.py`; each fits the
+sizes that the steps before it leave.
 Its argument can be of 16 bits, have gaps, or have sizes that are left open. A failing program is printed with its number, which repeats it.
 Read first: `program_of`, `check`.
 """
@@ -17,6 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 from further_steps import FURTHER
+from network_steps import NETWORK
 from torch import Tensor
 
 from weft.frontend.backend import GRAPHS, backend
@@ -136,6 +138,16 @@ STEPS: tuple[tuple[Make, Callable[[Sequence[int]], bool]], ...] = (
 )  # fmt: skip
 """What a step can be, and the sizes that it needs."""
 
+OF_NETWORKS = 100_000
+"""The first program that also has steps of `network_steps.py`."""
+
+
+def steps_of(seed: int) -> tuple[tuple[Make, Callable[[Sequence[int]], bool]], ...]:
+    """Return what the steps of a program can be."""
+    if seed >= OF_NETWORKS:
+        return STEPS + FURTHER + 2 * NETWORK
+    return STEPS + FURTHER if seed % 2 else STEPS
+
 
 def program_of(seed: int) -> tuple[tuple[int, ...], list[str], Step]:
     """Return the sizes of the argument, the names of the steps, and the program."""
@@ -143,7 +155,7 @@ def program_of(seed: int) -> tuple[tuple[int, ...], list[str], Step]:
     shape = r.choice(SHAPES)(r)
     x, names, steps = torch.randn(shape), list[str](), list[Step]()
     for _ in range(r.randint(2, 5)):
-        make, fits = r.choice(STEPS + FURTHER if seed % 2 else STEPS)
+        make, fits = r.choice(steps_of(seed))
         if not x.numel() or not x.dim() or not fits(x.shape):
             continue
         step = make(r, x.shape)
@@ -205,7 +217,8 @@ def main() -> None:
             check(seed, given.device)
         except Exception as error:  # noqa: BLE001  (each program stands for itself)
             failed += 1
-            print(f"program {seed}: {type(error).__name__}: {str(error).splitlines()[0][:300]}", flush=True)
+            text = " | ".join(line for line in str(error).splitlines() if line.strip())
+            print(f"program {seed}: {type(error).__name__}: {text[:400]}", flush=True)
         seed += 1
     print(f"{seed - given.seed} programs from {given.seed} on, {failed} failed")
 
