@@ -219,6 +219,8 @@ def main() -> None:
             failed += 1
             text = " | ".join(line for line in str(error).splitlines() if line.strip())
             print(f"program {seed}: {type(error).__name__}: {text[:400]}", flush=True)
+            if isinstance(error, torch.AcceleratorError):
+                break  # the GPU does nothing more in this process
         seed += 1
     print(f"{seed - given.seed} programs from {given.seed} on, {failed} failed")
 
