@@ -6,6 +6,7 @@ A thread loads several rows before it adds the first, because each load takes as
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 from ..dtypes import CUDA_NAMES
@@ -99,7 +100,7 @@ def _accesses(writer: Any, s: Op) -> list[tuple[int, int]]:
     source = s.operands[0]
     assert isinstance(source, Access)
     bits = source.buffer.dtype.bits
-    width = min(s.vector_elems, writer.access_bits // bits)
+    width = math.gcd(s.vector_elems, writer.access_bits // bits)
     if width > 1:
         writer.require_alignment(source.buffer, width * bits // 8)
     return [(lane, width) for lane in range(0, s.vector_elems, width)]

@@ -5,6 +5,7 @@ Owns what they print; `writer` is the CudaWriter of the kernel. Read first: `wri
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..analysis.vectorization import SHIFTED_WORD_BITS
@@ -43,9 +44,10 @@ def write_vector(writer: Any, s: Op, depth: int) -> None:
         return
     is_far = {src.memory, out.memory} == {MemoryType.global_, MemoryType.local}
     widest = (writer.access_bits if is_far else MAX_ACCESS_BITS) // max(out.dtype.bits, 1)
-    if n > widest:  # wider than one instruction: split into several
-        for lane in range(0, n, widest):
-            write_vector(writer, Op(expr, [lane_of(target, lane)], [lane_of(source, lane)], vector_elems=widest), depth)
+    if n > widest:  # wider than one instruction: split into several of one width
+        width = math.gcd(n, widest)
+        for lane in range(0, n, width):
+            write_vector(writer, Op(expr, [lane_of(target, lane)], [lane_of(source, lane)], vector_elems=width), depth)
         return
     for buffer in (out, src):
         if n % buffer.dtype.elems_per_unit and buffer.memory is not MemoryType.local:

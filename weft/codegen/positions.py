@@ -5,6 +5,7 @@ Owns what they print; `writer` is the CudaWriter of the kernel. Read first: `loo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,8 +79,7 @@ def load_inside(writer: Any, s: Op, expr: LookupOp, depth: int) -> None:
         return
     if target.buffer.memory is not MemoryType.local:
         raise InternalError(f"{expr} is vectorized, and its result is not in registers")
-    widest = writer.access_bits // max(target.buffer.dtype.bits, 1)
-    width = min(n, widest)
+    width = math.gcd(n, writer.access_bits // max(target.buffer.dtype.bits, 1))
     writer.require_alignment(source.buffer, width * source.buffer.dtype.bits // 8)
     if inside:
         writer.emit(depth, f"if ({inside}) {{")

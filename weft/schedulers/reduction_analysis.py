@@ -79,7 +79,8 @@ class ReductionAnalysis(RowAnalysis):
         if key not in self._window_work:
             inner = extents[self.shape.order[-1]]
             widths = [n for n in range(1, MOST_OF_A_WINDOW + 1) if inner % n == 0] or [1]
-            if any(t.definition() is None or t not in self.windows for t in self.row_inputs if t in set(self.limits.vectorizable)):
+            loaded = [t for t in self.limits.vectorizable if t not in self.outputs]
+            if any(t.definition() is None or t not in self.windows for t in loaded):
                 limit = self.limits.limit_elems(len(self.shape.order) - 1, env, alignment_bits, self.vector_bits)
                 widths = [n for n in widths if n <= limit and n & (n - 1) == 0]
             found = [(n, lookup_work(self.axes, self.shape.order, self.windows, env, n)[0]) for n in widths]
