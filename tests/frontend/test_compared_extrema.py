@@ -42,6 +42,29 @@ def of_many_terms(a: Tensor, b: Tensor) -> Tensor:
     return (a.repeat(1, 1, 3)[:, :, None] - b.repeat(1, 1, 3)[:, None]).square().sum(-1).amin(2).sum()
 
 
+def largest_in_size(a: Tensor, b: Tensor) -> Tensor:
+    y = (a.exp()[:, :, None] * b[:, None]).sum(-1) - 3
+    return (torch.linalg.vector_norm(y, float("inf"), dim=2) * y.sin().sum(2)).sum()
+
+
+def above_a_threshold(a: Tensor, b: Tensor) -> Tensor:
+    """What is less than the third largest of a row does not count; the third largest itself does."""
+    y = (a.exp()[:, :, None] * b[:, None]).sum(-1)
+    return y.masked_fill(y < y.topk(3, 2).values[..., -1:], 0.0).sin().sum()
+
+
+def above_the_middle(a: Tensor, b: Tensor) -> Tensor:
+    y = (a.exp()[:, :, None] * b[:, None]).sum(-1)
+    return torch.where(y.median(2, keepdim=True).values <= y, y.sin(), 0.0).sum()
+
+
+def largest_at_places(a: Tensor, b: Tensor) -> Tensor:
+    """Each place gets the largest of the rows that an index names."""
+    y = (a.exp()[:, :, None] * b[:, None]).sum(-1)
+    index = (torch.arange(y.shape[1]) % 7)[None, :, None].expand_as(y)
+    return torch.full((y.shape[0], 9, y.shape[2]), -1e9).to(y.dtype).scatter_reduce(1, index, y, "amax")[:, :7].sin().sum()
+
+
 def saved_and_gradients(function: Function, a: Tensor, b: Tensor) -> tuple[int, Tensor, tuple[Tensor, ...]]:
     """Return the number of elements of the largest saved tensor, the result, and the gradients."""
     torch._dynamo.reset()
@@ -95,7 +118,9 @@ def test_points_of_other_spaces(coordinates: int) -> None:
     assert check(nearest, a, b) <= max(a.numel(), b.numel())
 
 
-@pytest.mark.parametrize("function", [of_logs, of_many_terms], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function", [of_logs, of_many_terms, largest_in_size, above_a_threshold, above_the_middle, largest_at_places], ids=lambda f: f.__name__
+)
 def test_what_has_other_bits_in_other_kernels_is_saved(function: Function) -> None:
     a, b = points(40, 50, 3, has_ties=False)
     assert check(function, a, b, tolerance=2.0**-17) == 2 * 40 * 50
@@ -136,3 +161,19 @@ def test_the_largest_of_running_maxima() -> None:
         return y - y.amax(0, keepdim=True) * 0.5
 
     compare(function, torch.randn(37, 9), rtol=1e-6, atol=1e-6, gradient_rtol=1e-5, gradient_atol=1e-5)
+
+
+@pytest.mark.usefixtures("fresh")
+def test_softmax_over_the_edges_of_a_graph() -> None:
+    """Scores of edges, from which the largest of each node is subtracted: the backward has to find scores that equal it."""
+
+    left, right, (source, target) = torch.randn(2, 4), torch.randn(2, 4), torch.randint(13, (2, 40))
+
+    def function(h: Tensor) -> Tensor:
+        a = torch.nn.functional.leaky_relu((h * left).sum(-1)[source] + (h * right).sum(-1)[target], 0.2)
+        top = torch.full((13, 2), -torch.inf).to(h).scatter_reduce(0, target[:, None].expand(-1, 2), a, "amax")
+        e = (a - top[target]).exp()
+        total = torch.zeros(13, 2).to(h).index_add(0, target, e)
+        return torch.zeros_like(h).index_add(0, target, (e / (total[target] + 1e-16))[..., None] * h[source])
+
+    compare(function, torch.randn(13, 2, 4), rtol=1e-5, atol=1e-6, gradient_rtol=1e-4, gradient_atol=1e-5)

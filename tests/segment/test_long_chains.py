@@ -122,3 +122,25 @@ def test_what_is_read_at_other_positions_is_computed_in_both_kernels(sizes: tupl
     wide = wide + torch.cat([-wide[..., half:], wide[..., :half]], 2) * 0.5
     torch.testing.assert_close(outputs[0].double(), (wide - wide.amax(2, keepdim=True)).exp(), rtol=2**-8, atol=1e-6)
     torch.testing.assert_close(outputs[1].double(), wide.square().amax((0, 2)), rtol=1e-5, atol=1e-5)
+
+
+def above_three_quarters_of_the_maximum(op: str, product: str, *, beside_its_own: bool) -> FusionDefinition:
+    """x * a + b, beside its maxima of all samples and pixels, or beside those of a * x. Tensors are [samples, channels, pixels]."""
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        x, _ = (ops.cast(fd.define_tensor([-1] * 3, contiguity=True, dtype=DataType.BFloat16), DataType.Float) for _ in range(2))
+        a, b = (ops.broadcast_in_dim(fd.define_tensor([-1], contiguity=True, dtype=DataType.Float), x.shape(), [1]) for _ in range(2))
+        p = getattr(ops, product)(x, a)
+        y = ops.add(p, b)
+        top = ops.broadcast_in_dim(ops.max(y if beside_its_own else ops.mul(x, b), [0, 2]), x.shape(), [1])
+        fd.add_output(ops.cast(ops.where(getattr(ops, op)(ops.neg(y), ops.mul(top, -0.75)), 0.0, 1.0), DataType.BFloat16))
+    return fd
+
+
+@pytest.mark.parametrize("op", ["eq", "lt"])
+def test_what_is_compared_with_its_own_maximum_has_the_same_bits_in_both_kernels(op: str) -> None:
+    """A product and a sum may become one instruction in one of the kernels; products that are rounded by themselves may not."""
+    stored = widest_edges(above_three_quarters_of_the_maximum(op, "mul", beside_its_own=True), 32, 3, 1 << 18)
+    assert max(stored) == 3
+    for product, beside_its_own in (("rounded_mul", True), ("mul", False)):
+        assert max(widest_edges(above_three_quarters_of_the_maximum(op, product, beside_its_own=beside_its_own), 32, 3, 1 << 18)) == 1

@@ -8,17 +8,27 @@ Read first: `prepare`.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ..graph.few_terms import MOST_TERMS
-from .regions import is_cheap, shown_by
+from .regions import is_cheap, is_factory, shown_by
 from .rewrites import drop_unread, emit
 
 aten = torch.ops.aten
-EXTREMA = (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default, aten.max.dim, aten.min.dim)
+EXTREMA: dict[Any, tuple[int, ...]] = {
+    **dict.fromkeys((
+        aten.amax.default, aten.amin.default, aten.max.default, aten.min.default, aten.max.dim, aten.min.dim, aten.aminmax.default, aten.cummax.default,
+        aten.cummin.default, aten.topk.default, aten.sort.default, aten.sort.stable, aten.kthvalue.default, aten.median.default, aten.median.dim,
+        aten.nanmedian.default, aten.nanmedian.dim, aten.mode.default,
+    ), (0,)),
+    aten.scatter_reduce.two: (0, 3), aten.index_reduce.default: (0, 3), torch.ops.weft.combined_rows.default: (0, 1),
+}  # fmt: skip
+"""Ops whose results are elements of their arguments; at which positions these are."""
 EXACT = (
     aten.add.Tensor, aten.sub.Tensor, aten.neg.default, aten.abs.default, aten.maximum.default, aten.minimum.default, aten.relu.default, aten.where.self,
 )  # fmt: skip
@@ -28,6 +38,10 @@ TRUTHS = (
     aten.logical_and.default, aten.logical_or.default, aten.logical_not.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_not.default,
 )  # fmt: skip
 """The same, where they choose."""
+TAKING = (aten.gather.default, aten.index.Tensor, aten.index_select.default)
+EQUALITIES = (aten.eq.Tensor, aten.ne.Tensor)
+ORDERS = (aten.lt.Tensor, aten.le.Tensor, aten.gt.Tensor, aten.ge.Tensor)
+SIGNS = (aten.abs.default, aten.neg.default)
 MOST_NODES = 32
 """Of what is computed again."""
 LEAST_TIMES = 8
@@ -40,21 +54,45 @@ def prepare(graph: Graph) -> None:
     """Decide about the operands of all maxima and minima of a joint graph, in place."""
     from torch.utils.checkpoint import CheckpointPolicy
 
+    compared = _compared(graph)
     for node in list(graph.nodes):
-        if node.target not in EXTREMA:
-            continue
-        source = node.args[0]
-        is_compared = _is_compared(source)
-        while source.op == "call_function" and is_cheap(source) and source.all_input_nodes:
-            source = source.all_input_nodes[0]
-            is_compared |= _is_compared(source)
-        if is_compared and not _is_exactly_an_argument(source):
-            chain = _chain(source)
-            if chain is None:
-                source.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-            else:
-                _make_exact(graph, chain)
+        for source in _sources(node) if node.target in EXTREMA else ():
+            if source in compared and source.all_input_nodes and not is_factory(source) and not _is_exactly_an_argument(source):
+                chain = _chain(source)
+                if chain is None:
+                    source.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+                else:
+                    _make_exact(graph, chain)
     drop_unread(graph)
+
+
+def _sources(extremum: Node) -> list[Node]:
+    """Return what the elements of an extremum are elements of, but for their signs."""
+    given: list[Any] = [extremum.args[position] for position in EXTREMA[extremum.target]]
+    return [shown_by(node, _keeps_size) for node in given]
+
+
+def _compared(graph: Graph) -> set[Node]:
+    """Return the tensors whose elements are compared with any others for equality, or for order with an extremum of the same tensor."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if node.target in EQUALITIES:
+            found |= {shown_by(given, _keeps_size) for given in node.all_input_nodes}
+        elif node.target in ORDERS and len(node.all_input_nodes) == 2:
+            for one, other in itertools.permutations(node.all_input_nodes):
+                found |= {shown_by(one, _keeps_size)}.intersection(_sources_of_extremum(other))
+    return found
+
+
+def _sources_of_extremum(node: Node) -> list[Node]:
+    """Return the sources of the extremum that all elements of a tensor are taken from; none if there is no such."""
+    extremum = shown_by(node, lambda n: _keeps_size(n) or n.target in TAKING or n.target is operator.getitem)
+    return _sources(extremum) if extremum.target in EXTREMA else []
+
+
+def _keeps_size(node: Node) -> bool:
+    """True for views and changes of signs."""
+    return is_cheap(node) and not is_factory(node) or node.target in SIGNS
 
 
 def round_products(module: GraphModule) -> None:
@@ -64,10 +102,6 @@ def round_products(module: GraphModule) -> None:
         node.target = torch.ops.weft.rounded_mul.default
     if found:
         module.recompile()
-
-
-def _is_compared(node: Node) -> bool:
-    return any(user.target is aten.eq.Tensor for user in node.users)
 
 
 def _chain(source: Node) -> list[Node] | None:

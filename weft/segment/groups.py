@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Set
 
 from ..analysis.axes import AxisMaps
+from ..analysis.compared import compared_with_own
 from ..analysis.op_cost import LAUNCH_BYTES, cost_of
 from ..analysis.plain_copies import ends_segment, is_copy
 from ..analysis.vectorization import MAX_VECTOR_BITS
@@ -94,6 +95,7 @@ class Graph:
         self.writer: dict[TensorView, Group] = {}
         self.readers: dict[TensorView, set[Group]] = {}
         self.groups: list[Group] = []
+        self.must_not_differ = compared_with_own(fusion)
         self._last_pair: tuple[Group, int, Group, int] | None = None
         self._has_one_loop = False
         self._reduced: list[int] = []  # reduced axes of each reduction, by the number of its bit

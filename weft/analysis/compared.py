@@ -1,0 +1,60 @@
+"""Which floats have to have the same bits wherever they are computed: those that are compared with something that is made of them, such as their maximum.
+
+A compiler may contract a product and a sum to one instruction in one kernel and not in another. An element that was the maximum in one kernel would then differ
+from it in another. Owns which tensors these are, and which expressions have the same bits in every kernel.
+Read first: `compared_with_own`, `has_own_bits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ..ir.fusion import Fusion
+from ..ir.graph_ops import LookupOp
+from ..ir.values import BroadcastOp, ExpandOp, Expr, LoadStoreOp, PointwiseOp, SqueezeOp, TensorView
+
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+CHOOSING = frozenset({"cast", "neg", "abs", "where", "maximum", "minimum", "relu", "clamp", "iota"}) | COMPARISONS
+"""Ops that compute no new number: they choose, round to a type or change a sign."""
+SUMS, PRODUCTS = frozenset({"add", "sub", "rounded_mul"}), frozenset({"mul", "div", "truediv", "reciprocal"})
+"""Ops that are rounded correctly: each alone, and with others of its kind, has the same bits everywhere. `mul` and a sum become one instruction."""
+
+
+def compared_with_own(fusion: Fusion) -> set[TensorView]:
+    """Return the float tensors of which elements, but for their signs and types, are compared with something that depends on them."""
+    found: set[TensorView] = set()
+    for expr in fusion.tensor_exprs():
+        if isinstance(expr, PointwiseOp) and expr.op_name in COMPARISONS and expr.attributes["compute"].is_float and len(expr.tensor_inputs) == 2:
+            one, other = expr.tensor_inputs
+            for side, against in ((one, other), (other, one)):
+                found |= _ancestors(side, _keeps_elements) & _ancestors(against)
+    return found
+
+
+def has_own_bits(exprs: Iterable[Expr]) -> bool:
+    """Tell whether expressions may have other bits in another kernel."""
+    names = {e.op_name for e in exprs if isinstance(e, PointwiseOp) and e.attributes["compute"].is_float} - CHOOSING
+    return not (names <= SUMS or names <= PRODUCTS)
+
+
+def _keeps_elements(expr: Expr) -> bool:
+    if isinstance(expr, PointwiseOp):
+        return expr.op_name in ("cast", "neg", "abs")
+    return isinstance(expr, (BroadcastOp, ExpandOp, SqueezeOp, LoadStoreOp, LookupOp))
+
+
+def _ancestors(tensor: TensorView, passes: Callable[[Expr], bool] = lambda expr: True) -> set[TensorView]:
+    """Return a tensor and what it is computed from. passes: which expressions are walked through."""
+    found: set[TensorView] = set()
+    stack = [tensor]
+    while stack:
+        tensor = stack.pop()
+        if tensor not in found:
+            found.add(tensor)
+            definition = tensor.definition()
+            if definition is not None and passes(definition):
+                stack += definition.tensor_inputs
+    return found
+
+
+__all__ = ["compared_with_own", "has_own_bits"]
