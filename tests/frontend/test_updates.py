@@ -237,3 +237,92 @@ def test_what_the_backward_needs_is_not_an_argument_that_changes(function: Calla
         slope = torch.randn(5, 33)
         (got,) = torch.autograd.grad(made[0] * slope + argument, leaf, torch.ones(5, 33))  # type: ignore[index]
         torch.testing.assert_close(got.double(), torch.autograd.grad(want[0] * slope + wanted, exact, torch.ones(5, 33))[0], rtol=1e-5, atol=1e-5)
+
+
+def _to_codes(p: torch.Tensor, codes: torch.Tensor) -> None:
+    """As of an optimizer that keeps its state in 8 bits: groups of a row get codes, which lie in a row again."""
+    groups = p.view(-1, 11)
+    codes.copy_((groups / groups.abs().amax(1, keepdim=True) * 127).round().to(codes.dtype).view(-1))
+
+
+VALUES: dict[str, tuple[Callable[..., object], Callable[[], list[torch.Tensor]]]] = {
+    "a view": (_to_codes, lambda: [torch.randn(33), torch.zeros(33, dtype=torch.int8)]),
+    "an axis of one": (lambda x, m: (m.copy_(x.mean(1)[:, None]), None)[1], lambda: [torch.randn(30, 11), torch.randn(30, 1)]),
+    "a repeated number": (lambda x, m: (m.copy_(x.mean(1)[:, None]), None)[1], lambda: [torch.randn(30, 11), torch.randn(30, 11)]),
+    "a row": (lambda x, m: (m.copy_((x * 2).cumsum(0)[-1]), None)[1], lambda: [torch.randn(30, 11), torch.randn(11)]),
+    "two arguments": (lambda x, m, n: (m.copy_(x.mean(0)), n.copy_(m), None)[2], lambda: [torch.randn(30, 11), torch.randn(11), torch.randn(11)]),
+    "a result, too": (lambda x, m: (a := x.mean(0), m.copy_(a))[0], lambda: [torch.randn(30, 11), torch.randn(11)]),
+    "a copy of it": (lambda x, m: m.mul_(0.9).add_(x.mean(0), alpha=0.1).clone(), lambda: [torch.randn(30, 11), torch.randn(11)]),
+    "gaps in memory": (lambda x, m: (a := x.sin(), m[:, ::2].copy_(a))[0], lambda: [torch.randn(5, 11), torch.randn(5, 22)]),
+    "a view that is a result, too": (lambda x, m: (a := x.sin().view(-1), m.copy_(a))[0], lambda: [torch.randn(6, 11), torch.randn(66)]),
+}
+"""What is copied into an argument that no result of the graph shows."""
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_new_values_that_are_views_or_needed_elsewhere(name: str) -> None:
+    function, make = VALUES[name]
+    _check(function, make)
+    assert _copies() == 0
+
+
+def test_a_value_that_waits_for_its_reader_is_copied() -> None:
+    """The old value is needed behind the product, and the product behind the new value: no kernel can write it."""
+
+    def step(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        new = x.sin()
+        out = (new @ x) * m
+        m.copy_(new.view(-1).view(m.shape))
+        return out
+
+    _check(step, _pair(12, 12))
+    assert (_updates(), _copies()) == (0, 1)
+
+
+SHOWN: dict[str, Callable[..., object]] = {
+    "a part that is written": lambda p, g: p[:, 1:3].copy_(g[:, 1:3]),
+    "more than is written": lambda p, g: (p[:, 1:3].copy_(g[:, 1:3]), p[:, :4])[1],
+    "everything in another order": lambda p, g: p.mul_(0.5).add_(g).t(),
+    "rows": lambda p, g: (p.relu_(), p[1:].mul_(2), p[1:].t(), p[0])[2:],
+    "with a sum": lambda p, g: (p.mul_(0.5).add_(g), p.sum(0), p[1:])[1:],
+}
+"""Results that are views of an argument with a new value."""
+
+
+@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("offset", [0, 3])
+def test_results_that_show_an_argument(name: str, offset: int) -> None:
+    """They are the caller's memory, also of a tensor that begins within a larger one; nothing is copied."""
+
+    def run(function: Callable[..., object], base: torch.Tensor, g: torch.Tensor) -> list[torch.Tensor]:
+        p = base[offset : offset + 48].view(6, 8)
+        with torch.no_grad():
+            made = _flat(function(p, g))
+        for view in made:
+            if view.dim() < 2 and name == "with a sum":
+                continue
+            assert view.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
+        return made
+
+    fast = _compiled(SHOWN[name])
+    base = torch.randn(60)
+    other = base.double()
+    for _ in range(3):
+        g = torch.randn(6, 8)
+        for a, b in zip(run(fast, base, g), run(SHOWN[name], other, g.double()), strict=True):
+            torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5)
+            assert a.stride() == b.stride() and (a.storage_offset() == b.storage_offset() or a.dim() < 2)
+        torch.testing.assert_close(base.double(), other, rtol=1e-5, atol=1e-5)
+    assert _copies() == 0
+
+
+def test_a_copy_of_what_an_argument_gets_is_no_view_of_it() -> None:
+    def step(p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        new = (p * 0.5 + g).contiguous()
+        p.copy_(new)
+        return new[1:]
+
+    fast, p = _compiled(step), torch.randn(6, 8)
+    made = fast(p, torch.randn(6, 8))
+    assert isinstance(made, torch.Tensor) and made.untyped_storage().data_ptr() != p.untyped_storage().data_ptr()
+    assert torch.equal(made, p[1:])

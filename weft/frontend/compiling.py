@@ -38,6 +38,7 @@ from .row_sums import sum_rows
 from .scatter_reductions import reduce_rows
 from .structure import digest_of, structure_of
 from .translate import Translated, translate
+from .updated_values import drop_unstored, show_arguments, store_new_values
 from .updates import find_updates, find_written, is_done, parts_of_arguments, parts_that_are_copied, write_without_copies, writes_back
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,8 @@ def compile_graph(gm: torch.fx.GraphModule, *, kind: str, options: BackendOption
         _tell_eager(gm.graph, kind)
         return _plain(gm)
     record = CompiledGraph(kind)
+    if kind != "backward":
+        show_arguments(gm.graph)
     regions, reasons = _regions_of(gm, on_cpu)
     made: dict[Any, tuple[Translated, RegionCalls] | str] = {}
     calls: list[tuple[Region, RegionCall]] = []
@@ -86,7 +89,8 @@ def compile_graph(gm: torch.fx.GraphModule, *, kind: str, options: BackendOption
     record.calls = [call for _, call in calls]
     called = [region for region, _ in calls]
     written = find_written(gm.graph, called)
-    left = [n for n in gm.graph.nodes if n in reasons and n.target not in VIEWS_OF_PARTS and not is_done(n, called, written)]
+    views = {*VIEWS_OF_PARTS, torch.ops.weft.shown.default}
+    left = [n for n in gm.graph.nodes if n in reasons and n.target not in views and not is_done(n, called, written)]
     record.compute_nodes = record.covered_nodes + sum(1 for n in left if reasons[n] != ON_CPU and not writes_back(n))
     for node in left:
         times, why = record.torch_ops.get(str(node.target), (0, reasons[node]))
@@ -158,6 +162,15 @@ def _tell(record: CompiledGraph, threads: int = ahead.MOST_THREADS) -> None:
 def _regions_of(gm: torch.fx.GraphModule, on_cpu: bool) -> tuple[list[Region], dict[Node, str]]:
     """Return the regions of a graph, and for every other call the reason why it stays with torch."""
     write_without_copies(gm.graph)
+    stored = store_new_values(gm.graph)
+    regions, reasons = _regions_with_updates(gm, on_cpu)
+    if drop_unstored(gm.graph, stored, regions):
+        regions, reasons = _regions_with_updates(gm, on_cpu)
+    return regions, reasons
+
+
+def _regions_with_updates(gm: torch.fx.GraphModule, on_cpu: bool) -> tuple[list[Region], dict[Node, str]]:
+    """The same, with the arguments that each region writes."""
     reasons: dict[Node, str] = {} if on_cpu else _on_the_cpu(gm.graph)
     reasons.update(parts_of_arguments(gm.graph))
     reasons.update({n: CALLED for n in gm.graph.nodes if calls_bodies(n)})

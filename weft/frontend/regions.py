@@ -85,7 +85,7 @@ def reason_against(node: Node) -> str:
     """Return why a node cannot be in a region; "" if it can."""
     rule = lookup(node.target)
     if node.target is torch.ops.aten.copy_.default:
-        return "the new value of an argument, which the graph needs elsewhere, too, or has in another order of memory, is copied into it"
+        return "the new value of an argument, which has another layout, or which readers of the old value wait for, is copied into it"
     if rule is None:
         return LEFT_TO_TORCH if any(word in str(node.target) for word in PRODUCTS) else f"{node.target} has no rule"
     values = node.meta.get("val")

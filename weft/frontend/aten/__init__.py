@@ -10,6 +10,7 @@
     unfolded.py     windows of an axis that may overlap
     searches.py     places in sorted lists
     rounded.py      products that are rounded by themselves
+    stored_values.py    new values of arguments
     row_sums.py     sums of rows that an index sends to the same row
     running_products.py    gradients of running products
     losses.py       negative log likelihood, and gradients of means of nothing
@@ -25,7 +26,10 @@ from typing import Any
 
 import torch
 
-from . import casts, diagonals, lookups, losses, pointwise, randoms, reductions, replaced_rows, rounded, row_sums, running_products, searches, shapes, unfolded
+from . import (
+    casts, diagonals, lookups, losses, pointwise, randoms, reductions, replaced_rows, rounded, row_sums, running_products, searches, shapes, stored_values,
+    unfolded,
+)  # fmt: skip
 from .rules import RULES, Declined, Rule
 
 
@@ -52,5 +56,5 @@ def lookup(target: Any) -> Rule | None:
 
 __all__ = [
     "RULES", "Declined", "Rule", "casts", "diagonals", "lookup", "lookups", "losses", "pointwise", "randoms", "reductions", "replaced_rows", "rounded",
-    "row_sums", "running_products", "searches", "shapes", "unfolded",
+    "row_sums", "running_products", "searches", "shapes", "stored_values", "unfolded",
 ]  # fmt: skip
