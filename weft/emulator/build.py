@@ -14,7 +14,7 @@ from pathlib import Path
 
 from weft.cache import Artefact, artefact_key, default_cache
 from weft.cache.failures import keep_failure
-from weft.emulator.toolchain import COMMON_FLAGS, LINK_FLAGS, Build, NoCompiler, Toolchain, find_toolchain, is_library
+from weft.emulator.toolchain import COMMON_FLAGS, LINK_FLAGS, Build, CompilerUnusable, NoCompiler, Toolchain, find_toolchain, is_library
 from weft.errors import InternalError, UserError
 
 HERE = Path(__file__).resolve().parent
@@ -67,7 +67,12 @@ def _kept(
 
     def make() -> tuple[Built, Artefact]:
         place = cache.temporary_folder if cache is not None and cache.is_usable() else None
-        made = build(place)
+        try:
+            made = build(place)
+        except CompilerUnusable:
+            if place is None:
+                raise
+            made = build(None)  # the cache's disk may be full
         if made.code is None:
             raise failed(made.output)
         return Built(name, made.code), Artefact({"kind": kind, "compiler": toolchain.version}, {"library": made.code})
