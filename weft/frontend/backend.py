@@ -34,11 +34,12 @@ from .interpolation import enlarge_images
 from .origins import name_lines
 from .point_distances import spell_distances
 from .record import GRAPHS, CompiledGraph
-from .regions import is_cheap
+from .regions import is_alike, is_cheap
 from .reuse import mark_shown
-from .rewrites import KEPT
+from .rewrites import KEPT, emit
 from .running_products import running_products_kept
 from .stored import REBUILD, StoredGraph, caching, can_be_cached, for_a_file
+from .updates import writes_back
 
 
 for _name in ("torch._functorch._aot_autograd.autograd_cache", "torch._inductor.codegen.wrapper", "torch._inductor.debug"):
@@ -130,6 +131,7 @@ def partition(
     merge_equal(joint.graph)
     rewrite(joint.graph, is_ours=is_emulated or not is_on_cpu(joint.graph))
     merge_equal(joint.graph)
+    _keep_old_values(joint.graph, is_ours=is_emulated or not is_on_cpu(joint.graph))
     _save_copies_of_arguments(joint.graph)
     compared_extrema.prepare(joint.graph)
     _count_again(joint.graph)
@@ -140,6 +142,23 @@ def partition(
         compared_extrema.round_products(module)
     mark_shown(forward.graph, backward.graph)
     return forward, backward
+
+
+def _keep_old_values(graph: torch.fx.Graph, *, is_ours: bool) -> None:
+    """Let the backward have a copy of an argument that the forward changes at its end, if it may need the argument. torch's partitioner would save the argument
+    itself, from which the backward would then compute with the new value. is_ours: kernels of weft will run the graph; one of them can write the copy and
+    the new value."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    later = _behind(node for node in graph.nodes if node.op == "placeholder" and "tangents" in str(node.target))
+    for argument in {copy.args[0] for copy in graph.nodes if writes_back(copy)}:
+        readers = [user for user in argument.users if not writes_back(user) and user.op != "output"]
+        if readers and not later.isdisjoint(_behind(readers)):
+            stride = [argument.meta["val"].stride()] if is_ours and is_alike(argument, argument) else []
+            old = emit(graph, min(readers), torch.ops.weft.stored.default if stride else torch.ops.aten.clone.default, argument, *map(list, stride))
+            old.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+            for reader in readers:
+                reader.replace_input_with(argument, old)
 
 
 def _save_copies_of_arguments(graph: torch.fx.Graph) -> None:
