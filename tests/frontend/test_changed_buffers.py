@@ -64,11 +64,11 @@ def added(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 STEPS = [scaled, replaced, averaged_first, in_part, both_values, added]
 
 
-def trained(module: nn.Module, run: Callable[[Tensor], Tensor], dtype: torch.dtype) -> list[Tensor]:
+def trained(module: nn.Module, run: Callable[[Tensor], Tensor], dtype: torch.dtype, width: int) -> list[Tensor]:
     """Results, gradients and buffers of three steps."""
     out: list[Tensor] = []
     for step in range(3):
-        x = torch.linspace(-1, 1, 30, dtype=dtype).view(5, 6).mul(step + 1).requires_grad_()
+        x = torch.linspace(-1, 1, 5 * width, dtype=dtype).view(5, width).mul(step + 1).requires_grad_()
         module.zero_grad()
         y = run(x)
         y.square().sum().backward()
@@ -76,10 +76,10 @@ def trained(module: nn.Module, run: Callable[[Tensor], Tensor], dtype: torch.dty
     return out
 
 
-def check(make: Callable[[], nn.Module]) -> None:
+def check(make: Callable[[], nn.Module], width: int = 6) -> None:
     ours, theirs = make(), make().double()
-    made = trained(ours, torch.compile(ours, backend=backend, options={"emulate": True, "strict": True}), torch.float32)
-    for a, b in zip(made, trained(theirs, theirs, torch.float64), strict=True):
+    made = trained(ours, torch.compile(ours, backend=backend, options={"emulate": True, "strict": True}), torch.float32, width)
+    for a, b in zip(made, trained(theirs, theirs, torch.float64, width), strict=True):
         assert a.shape == b.shape and float((a.double() - b).abs().max()) <= 2.0**-18 * (1 + float(b.abs().max()))
 
 
@@ -92,12 +92,12 @@ def test_the_backward_has_the_value_before_the_change(step: Callable[[Tensor, Te
 
 
 @pytest.mark.usefixtures("fresh")
-@pytest.mark.parametrize("width", [1, 6, 9])
+@pytest.mark.parametrize("width", [1, 3, 4])
 def test_spectral_norm(width: int) -> None:
     """Its buffers are improved in each forward; the gradient of the weight is that of the vectors that were used."""
 
     def make() -> nn.Module:
         torch.manual_seed(0)
-        return nn.utils.parametrizations.spectral_norm(nn.Linear(6, width))
+        return nn.utils.parametrizations.spectral_norm(nn.Linear(4, width))
 
-    check(make)
+    check(make, 4)
