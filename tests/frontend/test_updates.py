@@ -259,6 +259,21 @@ VALUES: dict[str, tuple[Callable[..., object], Callable[[], list[torch.Tensor]]]
 """What is copied into an argument that no result of the graph shows."""
 
 
+@pytest.mark.parametrize("sizes", [(), (1,), (7,)], ids=str)
+def test_a_number_is_copied_into_an_argument_whatever_else_is_computed(sizes: tuple[int, ...]) -> None:
+    """A mark that something has been done: no kernel writes it, and the others are kernels still."""
+
+    def step(x: torch.Tensor, done: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        m.copy_(torch.where(done.sum() == 0, x.mean(0), m))
+        done.mul_(2)
+        seen = done.clone()
+        done.fill_(1)
+        return x - m + seen.sum()
+
+    _check(step, lambda: [torch.randn(30, 11), torch.zeros(sizes), torch.randn(11)])
+    assert _updates() == 1 and sum(len(graph.calls) for graph in GRAPHS) > 0
+
+
 @pytest.mark.parametrize("name", VALUES)
 def test_new_values_that_are_views_or_needed_elsewhere(name: str) -> None:
     function, make = VALUES[name]

@@ -15,7 +15,7 @@ import torch
 from torch.fx import Graph, Node
 
 from .own_results import has_own_results
-from .regions import Region, is_alike, is_cheap, reason_against, shown_by
+from .regions import Region, is_alike, is_cheap, is_factory, reason_against, shown_by
 from .rewrites import drop_unread, emit, replace
 from .updates import in_place_ops, readers, writes_back
 
@@ -76,7 +76,7 @@ def _needs_a_value_of_its_own(copy: Node, results: set[Node]) -> bool:
     argument, value = copy.args[:2]
     if not isinstance(argument, Node) or not isinstance(value, Node) or value.target in in_place_ops() or readers(argument, copy, results) is None:
         return False
-    made = shown_by(value)
+    made = shown_by(value, lambda node: is_cheap(node) and not is_factory(node))
     if made.op != "call_function" or is_cheap(made) or reason_against(made) or not is_alike(argument, argument):
         return False
     a, b = argument.meta["val"], value.meta["val"]
