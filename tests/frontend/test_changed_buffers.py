@@ -57,7 +57,7 @@ def both_values(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 def added(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """The gradient of GELU needs the sum."""
     y = torch.nn.functional.gelu(x * w + b)
-    b.zero_()
+    b.mul_(0.5)
     return y
 
 
