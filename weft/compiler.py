@@ -25,7 +25,7 @@ from .graph.concretize import settle_as_iteration
 from .graph.group_folds import fold_groups
 from .ir.enums import SchedulerType
 from .ir.fusion import Fusion
-from .ir.graph_ops import CatOp, ReshapeOp, RollOp, ScanOp, ScatterOp, ScatterStoreOp, TorchOp, WrittenOp
+from .ir.graph_ops import CatOp, JoinedOp, ReshapeOp, RollOp, ScanOp, ScatterOp, ScatterStoreOp, TorchOp, WrittenOp
 from .ir.structure import known_key
 from .ir.values import Expr, ReductionOp, WelfordOp
 from .lower.kernel_text import body_text
@@ -67,7 +67,7 @@ NEVER_APPLY = frozenset({"expr_eval", "no_op", "matmul"})
 """Schedulers that never accept a definition of arithmetic; reports omit their reasons."""
 
 
-WITHOUT_KERNEL: tuple[type, ...] = (ScanOp, ScatterOp, TorchOp, ReshapeOp, CatOp, WrittenOp, RollOp)
+WITHOUT_KERNEL: tuple[type, ...] = (ScanOp, ScatterOp, TorchOp, ReshapeOp, CatOp, JoinedOp, WrittenOp, RollOp)
 """Expressions that no kernel computes, or only a separate one (ScanOp): they are rewritten before, or are separate steps."""
 
 

@@ -28,6 +28,7 @@ from .factored_bags import multiply_behind_bags, read_in_any_order
 from .factored_sums import share_factored_sums
 from .few_largest import fold_few_largest
 from .folded_twice import fold_at_once
+from .joined_parts import store_parts_of_rows
 from .joined_sums import join_sums
 from .lookups import move_lookups_up
 from .moved_reshapes import move_reshapes
@@ -59,9 +60,9 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     """Bring a fusion into normal form; return the sizes that must be equal in every call, or None if there was nothing to do.
 
     Before: axes may be open; slices, pads, cats, reshapes as the user wrote them. After: inputs, outputs and names of tensors are the same; every axis is
-    decided; a tensor with factored axes has `TensorDomain.user`; reshapes remain only if their sizes do not factor; no CatOp remains; doubles of which a
-    cast keeps nothing are floats, and quotients by powers of two are products; lookups read tensors in memory, where that is profitable; scans between two
-    reversals begin at the last element; topks of a few values are reductions, sums that pick one element are lookups; scatters are writes into a copy; sums
+    decided; a tensor with factored axes has `TensorDomain.user`; reshapes remain only if their sizes do not factor; no CatOp remains, but JoinedOps; doubles of
+    which a cast keeps nothing are floats, and quotients by powers of two are products; lookups read tensors in memory, where that is profitable; scans between
+    two reversals begin at the last element; topks of a few values are reductions, sums that pick one element are lookups; scatters are writes into a copy; sums
     that differ only in factors of their results are one sum, as are sums whose results are added, and sums of pairs over either axis, if pairs are alike
     both ways; sums of slices are slices of a sum that is there; a reduction of a reduction is one; rows and positions are read and counted once for each
     axis that they are used along; rotations are of inputs, where possible, or else of what a kernel writes.
@@ -84,6 +85,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     if any(isinstance(e, ReshapeOp) for e in fusion.tensor_exprs()):
         _factor(fusion, questions)
     fold_stacks(fusion)
+    store_parts_of_rows(fusion)  # the other cats become selections
     for expr in fusion.tensor_exprs():
         if isinstance(expr, CatOp):
             select_by_position(fusion, expr)

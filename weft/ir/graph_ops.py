@@ -231,11 +231,24 @@ class WrittenOp(Expr):
         return frozenset((0, 1))
 
 
+class JoinedOp(Expr):
+    """The inputs concatenated along axis `dim`, as in `CatOp`. Each of them is stored by its own kernel at its place in the output's memory: nothing runs."""
+
+    @property
+    def whole_places(self) -> frozenset[int]:
+        return frozenset(range(len(self.inputs)))
+
+
+def joined_of(tensor: TensorView) -> JoinedOp | None:
+    """Return the op in whose output's memory a tensor lies, or None if it has memory of its own."""
+    return next((use for use in tensor.uses() if isinstance(use, JoinedOp)), None)
+
+
 class TorchOp(Expr):
     """An op that torch runs as a separate segment (matmul, linear, attention, sorting ...). `op` names an entry of the table of such ops."""
 
 
 __all__ = [
-    "Along", "At", "BagOp", "CatOp", "Fixed", "InBag", "LookupOp", "Position", "ReshapeOp", "RollOp", "ScanOp", "ScatterOp", "ScatterStoreOp", "TorchOp",
-    "WrittenOp", "named_axes", "position_syms",
+    "Along", "At", "BagOp", "CatOp", "Fixed", "InBag", "JoinedOp", "LookupOp", "Position", "ReshapeOp", "RollOp", "ScanOp", "ScatterOp", "ScatterStoreOp",
+    "TorchOp", "WrittenOp", "joined_of", "named_axes", "position_syms",
 ]  # fmt: skip

@@ -28,8 +28,8 @@ from .edge_memory import EdgeMemory
 from .engines import Engine, LaunchPlan, Memory
 from .launch import ParamSlot
 from .limits import launch_sizes
-from .outputs import AliasOverlap, AliasShape, layout_of
-from ..segment.plan import KernelStep, TorchStep, ViewStep
+from .outputs import AliasOverlap, AliasShape, layout_of, place_of_part
+from ..segment.plan import JoinStep, KernelStep, TorchStep, ViewStep
 from .runtimes import Runtime, Sizes, SharedDefinition, input_name
 from .steps import KernelUse
 from .torch_steps import call_text
@@ -112,6 +112,7 @@ class _CallWriter:
         self._computed: tuple[object, dict[Sym, str]] = (None, {})  # for the current launch: expression -> variable of the function
         self._values: dict[int, dict[Sym, Number]] = {}
         self._buffers = {input_name(t): n for n, t in enumerate(sizes.buffers)}
+        self._parts = self._find_parts()
         self._scattered_inputs = self._find_scattered_inputs()
         values = [f"a{i}" for i in range(len(kinds))]
         self.arguments = values + [f"p{i}" for i, kind in enumerate(kinds) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR)]
@@ -124,6 +125,15 @@ class _CallWriter:
             return careful
         setattr(careful, "plans", self.plans)  # for the recording of calls
         return self._write(in_place, careful)
+
+    def _find_parts(self) -> dict[int, tuple[int, int]]:
+        """Return buffer -> the buffer in whose memory it lies, and the bytes before it there, for parts of `JoinedOp`s."""
+        found: dict[int, tuple[int, int]] = {}
+        for step in self.sizes.plan.steps:
+            for tensor in step.reads if isinstance(step, JoinStep) else ():
+                whole, first_byte = place_of_part(tensor, self.sizes.env)  # type: ignore[arg-type,misc]
+                found[self._buffers[input_name(tensor)]] = self._buffers[input_name(whole)], first_byte
+        return found
 
     def _find_scattered_inputs(self) -> dict[int, int]:
         """Return buffer -> position of the input whose memory it is, for results of scatters into inputs."""
@@ -205,6 +215,7 @@ class _CallWriter:
         parts.constants.update({"copied": copied_with_strides} if self._input_copies else {})
         parts.allocations += [f"m{n} = copied(a{n})" for n in sorted(self._input_copies)]
         self.plans, self._scratches, self._edges = [], 0, EdgeMemory()
+        self._begun = set[int]()  # the buffers of which a part was written
         self._check_places(parts)
         self._write_steps(parts, in_place)
         self._share_work(parts)
@@ -250,23 +261,18 @@ class _CallWriter:
             text = warm_path.LaunchText()
             if isinstance(step, KernelStep):
                 use, kernel = next(uses)
-                scattered = self._scattered_into(use)
-                for buffer in use.outputs:
-                    if buffer in scattered:
-                        self._addresses[buffer] = self._address(scattered[buffer])
-                    elif buffer < len(self.outputs.computed):
-                        fresh += [] if in_place[buffer] else [(text, buffer)]
-                    elif not self._put_into_edges(buffer, own_tensors):
-                        text.before.append(self._allocate(parts, buffer))
+                fresh += self._place_outputs(parts, text, use, in_place, own_tensors)
                 first_scratch = self._scratches
                 self._launch(parts, text, use, kernel, in_place)
                 self._edges.give_back(f"w{n}" for n in range(first_scratch, self._scratches))
             elif isinstance(step, TorchStep):
                 text.call, text.torch_name = self._torch_call(parts, number, step), f"torch{number}"
-            else:
+            elif isinstance(step, ViewStep):
                 text.call = self._view(step)
                 if in_place[self._buffers[input_name(step.output)]]:
                     continue  # it is an argument, which nothing need show again
+            else:
+                continue  # its parts are where they are to be
             for buffer in dead_after[number]:
                 if self._own_buffer(buffer) and not self._edges.give_back([buffer]):
                     text.after.append(f"del o{buffer}")
@@ -275,6 +281,28 @@ class _CallWriter:
         if self._edges.most_bytes:
             parts.constants.update(size_edges=(self._edges.most_bytes,), stride_edges=(1,), dtype_edges=torch.uint8)
             parts.allocations += [f"edge_memory = {self._allocation.format(n='_edges')}", "edges = edge_memory.data_ptr()"]
+
+    def _place_outputs(
+        self, parts: warm_path.RunParts, text: warm_path.LaunchText, use: KernelUse, in_place: Sequence[bool], own_tensors: Set[int]
+    ) -> list[tuple[warm_path.LaunchText, int]]:  # fmt: skip
+        """Decide where a kernel writes; write the allocations of edges. Return the outputs of the definition that it is the first to write into."""
+        fresh: list[tuple[warm_path.LaunchText, int]] = []
+        scattered = self._scattered_into(use)
+        for buffer in use.outputs:
+            if buffer in scattered:
+                self._addresses[buffer] = self._address(scattered[buffer])
+                continue
+            whole, first_byte = self._parts.get(buffer, (buffer, 0))
+            if whole != buffer:
+                self._addresses[buffer] = f"o{whole}.data_ptr() + {first_byte}"
+                if whole in self._begun:
+                    continue
+                self._begun.add(whole)
+            if whole < len(self.outputs.computed):
+                fresh += [] if in_place[whole] else [(text, whole)]
+            elif whole != buffer or not self._put_into_edges(whole, own_tensors):
+                text.before.append(self._allocate(parts, whole))
+        return fresh
 
     def _allocate_outputs(self, parts: warm_path.RunParts, fresh: Sequence[tuple[warm_path.LaunchText, int]]) -> None:
         """Write the allocations of outputs: all at the start, unless the larger ones could reuse memory that is freed before they are written."""
@@ -307,7 +335,8 @@ class _CallWriter:
         return self.sizes.layouts[self._buffers[input_name(value)]].storage_bytes if index is None else self.input_bytes(index)
 
     def _own_buffer(self, buffer: int) -> bool:
-        return not isinstance(self.sizes.buffers[buffer].definition(), ScatterStoreOp)
+        """Tell whether a buffer has memory of its own, all of which its kernel writes."""
+        return buffer not in self._parts and not isinstance(self.sizes.buffers[buffer].definition(), ScatterStoreOp)
 
     def _put_into_edges(self, buffer: int, own_tensors: Set[int]) -> bool:
         """Place a buffer in the shared intermediate memory; False if it must be a tensor, or there is no room."""

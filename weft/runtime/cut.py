@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..ir.values import Expr, TensorView, Val
-from ..segment.plan import KernelStep, TorchStep
+from ..segment.plan import KernelStep, TorchStep, ViewStep
 
 if TYPE_CHECKING:
     from .runtimes import Runtime, Sizes
@@ -45,8 +45,10 @@ class Cut:
                 lines.append(f"{number} {runtime.scheduler} {runtime.program.name}: {_ops(step.fusion.tensor_exprs())}")
             elif isinstance(step, TorchStep):
                 lines.append(f"{number} torch: {step.expr.op_name}")
-            else:
+            elif isinstance(step, ViewStep):
                 lines.append(f"{number} view of T{step.source.name}")
+            else:
+                lines.append(f"{number} parts that are stored side by side")
             reads = [f"T{v.name} {self._shown(v)}" for v in step.reads if isinstance(v, TensorView)]
             lines.append(f"    reads  {', '.join(reads) or 'nothing'}")
             for tensor in step.outputs:

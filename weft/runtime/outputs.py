@@ -17,7 +17,7 @@ from ..expr import Number, Sym, evaluate_int
 from ..ir.block_ops import COLUMNS, GROUPED, PADDED, PADDED_COLUMNS, sample_of, sample_shape
 from ..ir.enums import MemoryType
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import ReshapeOp
+from ..ir.graph_ops import JoinedOp, ReshapeOp, joined_of
 from ..ir.values import IterDomain, LoadStoreOp, PointwiseOp, TensorView, Val, no_reductions
 from ..ops.build import copy
 from ..reference.torch_types import torch_dtype
@@ -87,7 +87,7 @@ class Layout:
 
 
 def layout_of(tensor: TensorView, env: Mapping[Sym, Number]) -> Layout:
-    """Return the layout of an output for the user: dense in the order of its allocation domain."""
+    """Return the layout of an output for the user: dense in the order of its allocation domain, or that of a part of such a tensor."""
     logical = no_reductions(tensor.get_logical_domain())
     allocation = no_reductions(tensor.get_allocation_domain())
     if set(allocation) != set(logical):
@@ -112,10 +112,8 @@ def layout_of(tensor: TensorView, env: Mapping[Sym, Number]) -> Layout:
         columns = -(-columns // 4) * 4
         return Layout((rows, columns), (columns, 1), torch_dtype(tensor.dtype()))
     sizes = {axis: evaluate_int(axis.logical_extent, env, memo) for axis in logical}
-    strides, running = {}, 1
-    for axis in reversed(allocation):
-        strides[axis] = 0 if axis.expanded_extent is not None else running
-        running *= 1 if axis.expanded_extent is not None else max(1, sizes[axis])
+    joined = joined_of(tensor)
+    strides = dict(zip(logical, _dense_strides(tensor if joined is None else joined.tensor_outputs[0], env, memo)))
     packed, unit = None, tensor.dtype().elems_per_unit
     if unit > 1:
         packed = packed_dimension(tensor, logical, allocation)
@@ -128,6 +126,31 @@ def layout_of(tensor: TensorView, env: Mapping[Sym, Number]) -> Layout:
         own = tuple(evaluate_int(extent, env, memo) for extent in user.extents), tuple(own[1][end] for end in ends)
         packed = None if packed is None else user.dim_of(packed)
     return Layout(*own, torch_dtype(tensor.dtype()), packed, unit)
+
+
+def _dense_strides(tensor: TensorView, env: Mapping[Sym, Number], memo: dict[Sym, Number]) -> list[int]:
+    """Return the stride of each logical axis of a tensor that has memory of its own."""
+    strides, running = dict[IterDomain, int](), 1
+    for axis in reversed(no_reductions(tensor.get_allocation_domain())):
+        strides[axis] = 0 if axis.expanded_extent is not None else running
+        running *= 1 if axis.expanded_extent is not None else max(1, evaluate_int(axis.logical_extent, env, memo))
+    return [strides[axis] for axis in no_reductions(tensor.get_logical_domain())]
+
+
+def joined_parts(fusion: Fusion) -> list[TensorView]:
+    """Return the tensors that are stored at their places in other tensors."""
+    return [t for e in fusion.tensor_exprs() if isinstance(e, JoinedOp) for t in e.tensor_inputs]
+
+
+def place_of_part(tensor: TensorView, env: Mapping[Sym, Number]) -> tuple[TensorView, int] | None:
+    """Return the tensor in whose memory a part of it lies, and the bytes before the part; None for a tensor that has memory of its own."""
+    joined = joined_of(tensor)
+    if joined is None:
+        return None
+    whole, dim, memo = joined.tensor_outputs[0], joined.attributes["dim"], dict[Sym, Number]()
+    before = joined.tensor_inputs[: joined.inputs.index(tensor)]
+    first = sum(evaluate_int(no_reductions(t.get_logical_domain())[dim].logical_extent, env, memo) for t in before)
+    return whole, first * _dense_strides(whole, env, memo)[dim] * tensor.dtype().bits // 8
 
 
 def packed_dimension(tensor: TensorView, logical: Sequence[IterDomain], allocation: Sequence[IterDomain]) -> int:

@@ -13,6 +13,7 @@ Read first: `SharedDefinition`, `Kernels`.
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import weakref
 from collections import OrderedDict
@@ -46,7 +47,7 @@ from . import tuned, zero_size
 from .binding import Bound, SizesDiffer
 from .collector import paused
 from .engines import BuiltKernel, Engine
-from .outputs import Layout, OutputPlan, layout_of, return_old_values, stride_values
+from .outputs import Layout, OutputPlan, joined_parts, layout_of, place_of_part, return_old_values, stride_values
 from .steps import KernelUse, Part, PlanTable, uses_of
 from .timing import Timings
 from .view_outputs import Chain, View, chains, chains_of_results, view_of, views_of_results
@@ -328,6 +329,8 @@ def sizes_of(shared: SharedDefinition, bound: Bound, arch: Arch) -> Sizes:
     env = dict(bound.env)
     for tensor, layout in zip(computed, layouts):
         env.update(stride_values(tensor, layout))
+    for tensor in joined_parts(variant.plans.fusion):
+        env.update(stride_values(tensor, layout_of(tensor, env)))
     plan = variant.plans.plan_for(env, arch)
     for tensor in plan.edges:
         layouts.append(layout_of(tensor, env))
@@ -354,6 +357,9 @@ def alignments_bits(shared: SharedDefinition, use: KernelUse, sizes: Sizes) -> d
     for place, output in zip(use.outputs, use.part.fusion.outputs()):
         alias = shared.outputs.alias[place] if place < len(shared.outputs.alias) else None
         bits[f"T{output.name}"] = VECTOR_BYTES * 8 if alias is None else sizes.bound.tensors[alias].alignment_bytes * 8
+        part = place_of_part(sizes.buffers[place], sizes.env)
+        if part is not None:
+            bits[f"T{output.name}"] = math.gcd(part[1], VECTOR_BYTES) * 8
     return bits
 
 

@@ -26,7 +26,7 @@ from ..graph.looked_up_reshapes import reshapes_looked_up
 from ..graph.nested_sums import in_two_steps
 from ..graph.sums_of_parts import through_parts
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import LookupOp, ReshapeOp, WrittenOp
+from ..ir.graph_ops import JoinedOp, LookupOp, ReshapeOp, WrittenOp
 from ..ir.values import Expr, PointwiseOp, ReductionOp, TensorView, Val, WelfordOp
 from ..ops.torch_ops import entry_of
 from .alike import join_alike, join_small_sums, results_with_one_loop, tie
@@ -36,7 +36,7 @@ from .extract import boundary, extract
 from .group import Group
 from .groups import Graph, bytes_in_memory, is_alone, is_barrier, slots_of
 from .narrow_edges import narrow_edges
-from .plan import KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_inputs
+from .plan import JoinStep, KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_tensors
 from .search import join_states, repeat_short_chains, search
 
 SPILLS = "one kernel has too few registers"
@@ -301,6 +301,8 @@ class _Partition:
         expr = group.anchors[0]
         if isinstance(expr, (ReshapeOp, WrittenOp)):
             return [_view(expr)]
+        if isinstance(expr, JoinedOp):
+            return [JoinStep(expr)]
         members, writes = graph.members(group), graph.writes(group)
         if _is_computed_again(graph, group):
             return []
@@ -352,7 +354,7 @@ class _Partition:
             return step, reasons
         first, of_first, reasons = known
         variables = dict(zip(of_first.variables_found, key.variables_found))
-        variables.update(zip(variables_of_inputs(first.fusion), variables_of_inputs(step.fusion)))
+        variables.update(zip(variables_of_tensors(first.fusion), variables_of_tensors(step.fusion)))
         return KernelStep(first.fusion, step.inputs, step.outputs, variables), reasons
 
     def _cut_again(self, exprs: Sequence[Expr], writes: Set[TensorView]) -> list[Step]:

@@ -69,7 +69,22 @@ class ViewStep:
         return (self.output,)
 
 
-Step = Union[KernelStep, TorchStep, ViewStep]
+@dataclass(frozen=True, eq=False)
+class JoinStep:
+    """The output of a `JoinedOp`, whose parts earlier steps have stored. Nothing runs on the device."""
+
+    expr: Expr
+
+    @property
+    def reads(self) -> tuple[Val, ...]:
+        return tuple(self.expr.tensor_inputs)
+
+    @property
+    def outputs(self) -> tuple[TensorView, ...]:
+        return tuple(self.expr.tensor_outputs)
+
+
+Step = Union[KernelStep, TorchStep, ViewStep, JoinStep]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,12 +130,12 @@ class SegmentKey(_KeyBuilder):
         return "variable", len(self.variables_found), sym.dtype, sym.lower
 
 
-def variables_of_inputs(fusion: Fusion) -> list[Sym]:
-    """Return the variables of inputs other than sizes: strides, values of CPU scalars."""
+def variables_of_tensors(fusion: Fusion) -> list[Sym]:
+    """Return the variables of inputs and outputs other than sizes: strides, values of CPU scalars."""
     from ..expr import var
 
     out: list[Sym] = []
-    for value in fusion.inputs():
+    for value in (*fusion.inputs(), *fusion.outputs()):
         if isinstance(value, TensorView):
             out += [value.stride_var(position) for position, flag in enumerate(value.domain().contiguity) if flag is False]
             if value.is_cpu_scalar:
@@ -128,4 +143,4 @@ def variables_of_inputs(fusion: Fusion) -> list[Sym]:
     return out
 
 
-__all__ = ["KernelStep", "Plan", "SegmentKey", "Step", "TorchStep", "ViewStep", "variables_of_inputs"]
+__all__ = ["JoinStep", "KernelStep", "Plan", "SegmentKey", "Step", "TorchStep", "ViewStep", "variables_of_tensors"]
