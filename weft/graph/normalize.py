@@ -46,6 +46,7 @@ from .selections import select_by_position
 from .sliced_sums import slice_shared_sums
 from .squeezes import fold_squeezes
 from .stacked_folds import fold_stacks
+from .stored_windows import store_windows_before_reductions
 from .sums_of_pairs import share_sums_of_pairs
 
 
@@ -112,6 +113,7 @@ def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
     read_in_any_order(fusion)  # bags read the inputs themselves, with nothing between for a lookup to move through
     fold_packed_neighbours(fusion)  # the lookups that it replaces would be moved to inputs
     move_lookups_up(fusion)  # no later pass makes a lookup of a computed tensor
+    store_windows_before_reductions(fusion)  # windows are what lookups read in the end
     place_rolls(fusion)  # lookups stand where they stay, so what they leave between inputs and rotations is pointwise
     separate_rows(fusion)  # copies what is computed from rows, after the last pass that changes it
 
