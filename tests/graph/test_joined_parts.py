@@ -91,6 +91,15 @@ def test_parts_without_sums_are_selected_in_one_kernel() -> None:
     assert joined(fd) == []
 
 
+def test_sums_of_the_whole_rows_leave_one_kernel() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([9, 128], contiguity=True)
+        head, tail = (fd.ops.slice(x, [0, begin], [9, begin + 64]) for begin in (0, 64))
+        total = fd.ops.sum(x, [1], keepdim=True)
+        fd.add_output(fd.ops.cat([fd.ops.exp(head), fd.ops.mul(tail, total)], dim=1))
+    assert joined(fd) == []
+
+
 def test_neighbours_without_sums_are_one_part() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([9, 64], contiguity=True)
@@ -184,8 +193,11 @@ def test_the_gradient_of_a_packed_projection(tokens: int) -> None:
 
     inputs = [random(3, tokens, sum(heads) * d, dtype=torch.bfloat16), random(d, dtype=torch.bfloat16), random(d, dtype=torch.bfloat16) + 1]
     leaves = [t.requires_grad_() for t in inputs]
+    torch._dynamo.reset()
+    compiled = torch.compile(made, backend="weft", options={"emulate": True})
+    compiled(*leaves)
     with poisoned_outputs(), options(check="races"):
-        out = torch.compile(made, backend="weft", options={"emulate": True})(*leaves)
+        out = compiled(*leaves)
         slopes = [random(*t.shape, dtype=torch.bfloat16) for t in out]
         got = torch.autograd.grad(out, leaves, slopes)
     exact = [t.detach().double().requires_grad_() for t in inputs]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Sequence, Set
 
 from ..analysis.plain_copies import is_plain_copy
@@ -91,10 +92,16 @@ def _length(group: Sequence[TensorView], dim: int) -> Sym:
 
 # ---------------------------------------------------------------- sums of rows
 def _has_sums_of_its_rows(part: TensorView) -> bool:
-    """Tell whether a tensor is computed from something as large as it is, and from sums over some of the axes of that."""
+    """Tell whether a tensor is computed from something as large as it is, and from sums of that whose loops are its own, not those of the whole cat."""
     read, folds = _sources(part)
-    large = {t for t in read if extent_count(t) >= extent_count(part)}
-    return any(_is_of_rows(fold) and not large.isdisjoint(_sources(fold.tensor_inputs[0])[0]) for fold in folds)
+    large, sizes = {t for t in read if extent_count(t) >= extent_count(part)}, _sizes(part)
+    of_rows = [fold.tensor_inputs[0] for fold in folds if _is_of_rows(fold)]
+    return any(_sizes(folded) == sizes and not large.isdisjoint(_sources(folded)[0]) for folded in of_rows)
+
+
+def _sizes(tensor: TensorView) -> Counter[Sym]:
+    """Return the sizes of the axes along which a tensor has elements of its own, in no order."""
+    return Counter(axis.sym for axis in logical_axes(tensor) if not axis.is_broadcast())
 
 
 def _sources(tensor: TensorView) -> tuple[list[TensorView], list[Expr]]:
