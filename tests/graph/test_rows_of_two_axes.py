@@ -298,3 +298,16 @@ def test_points_stay_where_reading_them_twice_is_not_enough() -> None:
         (out,) = fd.execute([x, m])
     want = (x.double()[:, None] - x.double()).square().sum(2) * (m.double() + m.double().T)
     torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [37, 2, 64])
+def test_what_lookups_read_is_no_copy(size: int) -> None:
+    """A lookup reads its source in memory, by no loop: a copy for it would be a kernel of its own."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([size, 5], contiguity=True)
+        before = fd.ops.slice(fd.ops.pad(x, [1, 0]), [0, 0], [size, 5])
+        one, other, turned = (fd.ops.broadcast_in_dim(t, [size, size, 5], [axis, 2]) for t, axis in ((x, 0), (x, 1), (before, 1)))
+        fd.add_output(fd.ops.mul(fd.ops.sub(one, other), turned))
+    x = torch.randn(size, 5, generator=torch.Generator().manual_seed(size))
+    (out,) = run(fd, [x])
+    assert torch.equal(out, (x[:, None] - x) * F.pad(x[:, :-1], (1, 0)))

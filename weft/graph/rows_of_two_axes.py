@@ -99,7 +99,7 @@ class _Copies:
         known: dict[_Use, TensorView] = {}
         for expr in self.fusion.tensor_exprs():
             if expr.tensor_outputs[0] not in self.rows and axes_of_its_own(expr.tensor_outputs[0]) > 1:
-                for tensor in dict.fromkeys(t for t in expr.tensor_inputs if t in self.rows and axes_of_its_own(t)):
+                for tensor in dict.fromkeys(t for t in expr.read_by_loops if t in self.rows and axes_of_its_own(t)):
                     self._copy_for(expr, tensor, {} if self.of_inputs else known)
                     if self.of_inputs and len(self.made) > MOST_COPIES:
                         return self._undo()

@@ -281,7 +281,7 @@ class Graph:
         spread = self._without_groups(self._spread_again(a, b))
         if len(spread) > 1:
             return "two of their reductions run over different axes, and the results of both are broadcast back"
-        is_across = spread and self.is_doubtful(a, b) and not any(axes & self._innermost(reads - looked_up) for axes in spread)
+        is_across = spread and self.is_doubtful(a, b) and not any(axes & self._innermost(reads - looked_up or reads) for axes in spread)
         return "a reduction over an outer axis is broadcast back, beside a reduction over the innermost axis" if is_across else None
 
     def _have_one_loop(self, a: Group, b: Group) -> bool:
