@@ -9,6 +9,7 @@ import torch
 from fusion_check import poisoned_outputs
 
 from weft import DataType, FusionDefinition
+from weft.frontend.record import GRAPHS
 from weft.graph.normalize import normalize
 from weft.ir.graph_ops import JoinedOp
 from weft.options import options
@@ -205,3 +206,28 @@ def test_the_gradient_of_a_packed_projection(tokens: int) -> None:
     want = torch.autograd.grad(wide, exact, [t.double() for t in slopes])
     for result, whole in zip((*out, *got), (*wide, *want)):
         torch.testing.assert_close(result.double(), whole, rtol=2**-6, atol=2**-6 * float(whole.detach().abs().max()))
+
+
+@pytest.mark.parametrize("rows", [1, 35])
+def test_the_gradient_of_a_norm_of_a_part_of_each_row(rows: int) -> None:
+    """One kernel for the gradients of the weight and of the part, although the largest tensor that it reads, the whole rows, is only looked up."""
+
+    def made(x: torch.Tensor, w: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        head, tail = x.split([128, 64], -1)
+        return torch.cat([torch.nn.functional.rms_norm(head, (128,), w, 1e-6), tail * c], -1)
+
+    inputs = [random(rows, 192, dtype=torch.bfloat16).requires_grad_(), random(128, dtype=torch.bfloat16).requires_grad_(), random(rows, 64, dtype=torch.bfloat16)]
+    torch._dynamo.reset()
+    compiled = torch.compile(made, backend="weft", options={"emulate": True})
+    slope = random(rows, 192, dtype=torch.bfloat16)
+    torch.autograd.grad(compiled(*inputs), inputs[:2], slope)
+    with poisoned_outputs(), options(check="races"):
+        out = compiled(*inputs)
+        got = torch.autograd.grad(out, inputs[:2], slope)
+    exact = [t.detach().double().requires_grad_() for t in inputs]
+    wide = made(*exact)
+    want = torch.autograd.grad(wide, exact[:2], slope.double())
+    for result, whole in zip((out, *got), (wide, *want)):
+        torch.testing.assert_close(result.double(), whole, rtol=2**-6, atol=2**-6 * float(whole.detach().abs().max()))
+    backward = next(graph for graph in reversed(GRAPHS) if graph.kind == "backward")
+    assert rows == 1 or sum(len(list(call.kernels())) for call in backward.calls) == 2
