@@ -7,10 +7,10 @@ Read first: `compared_with_own`, `has_own_bits`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import LookupOp
+from ..ir.graph_ops import LookupOp, ReshapeOp
 from ..ir.values import BroadcastOp, ExpandOp, Expr, LoadStoreOp, PointwiseOp, SqueezeOp, TensorView
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
@@ -22,13 +22,26 @@ SUMS, PRODUCTS = frozenset({"add", "sub", "rounded_mul"}), frozenset({"mul", "di
 
 def compared_with_own(fusion: Fusion) -> set[TensorView]:
     """Return the float tensors of which elements, but for their signs and types, are compared with something that depends on them."""
-    found: set[TensorView] = set()
-    for expr in fusion.tensor_exprs():
-        if isinstance(expr, PointwiseOp) and expr.op_name in COMPARISONS and expr.attributes["compute"].is_float and len(expr.tensor_inputs) == 2:
-            one, other = expr.tensor_inputs
-            for side, against in ((one, other), (other, one)):
-                found |= _ancestors(side, _keeps_elements) & _ancestors(against)
-    return found
+    exprs = fusion.tensor_exprs()
+    pairs = [(e.tensor_inputs[0], e.tensor_inputs[1]) for e in exprs if _is_comparison(e)]
+    if not pairs:
+        return set()
+    bit = {tensor: 1 << n for n, tensor in enumerate(fusion.tensors())}
+    elements, sources = dict(bit), dict(bit)  # by tensor: what it has the elements of, and what it is computed from
+    for expr in exprs:
+        for out in expr.tensor_outputs:
+            for tensor in expr.tensor_inputs:
+                sources[out] |= sources[tensor]
+                elements[out] |= elements[tensor] if _keeps_elements(expr) else 0
+    found = 0
+    for one, other in pairs:
+        found |= elements[one] & sources[other] | elements[other] & sources[one]
+    return {tensor for tensor, place in bit.items() if found & place and tensor.dtype().is_float}
+
+
+def _is_comparison(expr: Expr) -> bool:
+    is_one = isinstance(expr, PointwiseOp) and expr.op_name in COMPARISONS and expr.attributes["compute"].is_float
+    return is_one and len(expr.tensor_inputs) == 2
 
 
 def has_own_bits(exprs: Iterable[Expr]) -> bool:
@@ -40,21 +53,7 @@ def has_own_bits(exprs: Iterable[Expr]) -> bool:
 def _keeps_elements(expr: Expr) -> bool:
     if isinstance(expr, PointwiseOp):
         return expr.op_name in ("cast", "neg", "abs")
-    return isinstance(expr, (BroadcastOp, ExpandOp, SqueezeOp, LoadStoreOp, LookupOp))
-
-
-def _ancestors(tensor: TensorView, passes: Callable[[Expr], bool] = lambda expr: True) -> set[TensorView]:
-    """Return a tensor and what it is computed from. passes: which expressions are walked through."""
-    found: set[TensorView] = set()
-    stack = [tensor]
-    while stack:
-        tensor = stack.pop()
-        if tensor not in found:
-            found.add(tensor)
-            definition = tensor.definition()
-            if definition is not None and passes(definition):
-                stack += definition.tensor_inputs
-    return found
+    return isinstance(expr, (BroadcastOp, ExpandOp, SqueezeOp, LoadStoreOp, LookupOp, ReshapeOp))
 
 
 __all__ = ["compared_with_own", "has_own_bits"]

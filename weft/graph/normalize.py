@@ -22,6 +22,7 @@ from ..ir.values import (
 from ..ops.build import cast, is_plain_broadcast, logical_axes
 from .added_axes import drop_added_axes
 from .atoms import Atoms
+from .compared_products import round_compared_products
 from .concretize import concretize, has_views, is_open
 from .exact_quotients import multiply_by_reciprocals
 from .factored_bags import multiply_behind_bags, read_in_any_order
@@ -66,7 +67,8 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     two reversals begin at the last element; topks of a few values are reductions, sums that pick one element are lookups; scatters are writes into a copy; sums
     that differ only in factors of their results are one sum, as are sums whose results are added, and sums of pairs over either axis, if pairs are alike
     both ways; sums of slices are slices of a sum that is there; a reduction of a reduction is one; rows and positions are read and counted once for each
-    axis that they are used along; rotations are of inputs, where possible, or else of what a kernel writes.
+    axis that they are used along; rotations are of inputs, where possible, or else of what a kernel writes; products in what is compared with its own elements
+    are rounded by themselves.
     Errors: those of `concretize`.
     """
     questions = questions or Questions()
@@ -111,6 +113,7 @@ def _rewrite_decided(fusion: Fusion, questions: Questions) -> None:
     divide_behind_sums(fusion)  # passes that merge sums compare their terms as they were written
     multiply_behind_bags(fusion)
     read_in_any_order(fusion)  # bags read the inputs themselves, with nothing between for a lookup to move through
+    round_compared_products(fusion)  # while each tensor is computed once: lookups that move compute it again
     fold_packed_neighbours(fusion)  # the lookups that it replaces would be moved to inputs
     move_lookups_up(fusion)  # no later pass makes a lookup of a computed tensor
     store_windows_before_reductions(fusion)  # windows are what lookups read in the end
