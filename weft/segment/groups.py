@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 
 from ..analysis.axes import AxisMaps
 from ..analysis.compared import compared_with_own
@@ -30,6 +30,9 @@ from .group import Group, joined_links, with_one_folded_loop
 
 MOST_TENSORS = 100
 """The maximum number of tensors that a kernel reads or writes: pointers and strides of more do not fit the 4 KB of kernel parameters."""
+
+
+_NOBODY: frozenset[Group] = frozenset()
 
 
 def _bits_of(axes: int) -> list[int]:
@@ -96,6 +99,8 @@ class Graph:
         self.readers: dict[TensorView, set[Group]] = {}
         self.groups: list[Group] = []
         self.must_not_differ = compared_with_own(fusion)
+        self._producers: dict[Group, set[Group]] = {}
+        self._consumers: dict[Group, set[Group]] = {}
         self._last_pair: tuple[Group, int, Group, int] | None = None
         self._has_one_loop = False
         self._reduced: list[int] = []  # reduced axes of each reduction, by the number of its bit
@@ -236,16 +241,23 @@ class Graph:
         """Return how many bytes of a tensor a group reads, about: lookups may read less than all, and each byte is read once."""
         return min(self.bytes(tensor), group.looked_up.get(tensor, self.bytes(tensor)))
 
-    def saved(self, a: Group, b: Group) -> float:
-        """Return the bytes that one kernel for two groups saves, a launch included."""
-        if len(a.reads) > len(b.reads):
-            a, b = b, a
-        saved = float(LAUNCH_BYTES) + sum(min(self.read_bytes(a, t), self.read_bytes(b, t)) for t in a.reads if t in b.reads)
-        for producer, consumer in ((a, b), (b, a)):
-            for tensor in consumer.reads:
-                if tensor in producer.produced:
-                    is_inner = tensor not in self.outputs and self.readers[tensor] <= {a, b}
-                    saved += self.bytes(tensor) * (2 if is_inner else 1)
+    def saved(self, group: Group, others: Iterable[Group]) -> dict[Group, float]:
+        """Return the bytes that one kernel for a group and another saves, a launch included, for each of `others`."""
+        saved = dict.fromkeys(others, float(LAUNCH_BYTES))
+        for tensor in group.reads:
+            readers, writer = self.readers[tensor], self.writer.get(tensor)
+            own = self.read_bytes(group, tensor)
+            for reader in readers:
+                if reader in saved:
+                    saved[reader] += min(own, self.read_bytes(reader, tensor))
+            if writer in saved and tensor in writer.produced:
+                saved[writer] += self.bytes(tensor) * (2 if len(readers) == 1 and tensor not in self.outputs else 1)
+        for tensor in group.produced:
+            readers = self.readers.get(tensor, _NOBODY)
+            once = self.bytes(tensor) * (2 if len(readers) == 1 and tensor not in self.outputs else 1)
+            for reader in readers:
+                if reader in saved:
+                    saved[reader] += once
         return saved
 
     def obstacle(self, a: Group, b: Group) -> str | None:
@@ -357,6 +369,7 @@ class Graph:
             a, b = b, a
         a.tied, a.fold = tied, fold
         a.at = self._place_between(*sorted((a, b), key=lambda g: g.at))
+        self._let_replace(a, b)
         for tensor in b.reads:
             readers = self.readers[tensor]
             readers.discard(b)
@@ -376,35 +389,60 @@ class Graph:
         return a
 
     def producers(self, group: Group) -> set[Group]:
-        """Return the groups that a group reads from."""
-        return {self.writer[t] for t in group.reads if t in self.writer}
+        """Return the groups that a group reads from: the set that is kept."""
+        found = self._producers.get(group)
+        if found is None:
+            found = self._producers[group] = {self.writer[t] for t in group.reads if t in self.writer}
+        return found
 
     def makes_cycle(self, a: Group, b: Group) -> bool:
         """Tell whether there is a path through other groups from one group to the other, so that they cannot be one step."""
         return self._leads(a, b) or self._leads(b, a)
 
     def consumers(self, group: Group) -> set[Group]:
-        """Return the groups that read from a group."""
-        return {reader for t in group.produced for reader in self.readers.get(t, ())} - {group}
+        """Return the groups that read from a group: the set that is kept."""
+        found = self._consumers.get(group)
+        if found is None:
+            found = self._consumers[group] = {reader for t in group.produced for reader in self.readers.get(t, ())} - {group}
+        return found
+
+    def forget_neighbours(self) -> None:
+        """Note that groups read or write other tensors than before."""
+        self._producers.clear()
+        self._consumers.clear()
+
+    def _let_replace(self, group: Group, other: Group) -> None:
+        """Let `group` take the place of `other` among the neighbours of groups."""
+        for near, back in ((self.producers, self.consumers), (self.consumers, self.producers)):
+            own, others = near(group), near(other)
+            for neighbour in others - {group}:
+                known = back(neighbour)
+                known.discard(other)
+                known.add(group)
+            own |= others
+            own -= {group, other}
+        del self._producers[other], self._consumers[other]
 
     def _leads(self, source: Group, target: Group) -> bool:
-        stack = [g for g in self.producers(target) if g is not source and g.at > source.at]
+        first = source.at
+        stack = [g for g in self.producers(target) if g is not source and g.at > first]
         seen = {target, *stack}
         while stack:
             for group in self.producers(stack.pop()):
-                if group is source:
-                    return True
-                if group not in seen and group.at > source.at:
+                if group not in seen:
+                    if group is source:
+                        return True
                     seen.add(group)
-                    stack.append(group)
+                    if group.at > first:
+                        stack.append(group)
         return False
 
     def _place_between(self, early: Group, late: Group) -> int:
         """Reorder for two groups that become one: producers of the late one before them, consumers of the early one after them. Return their position. Only
         groups between the two move, within their positions. Source: Pearce and Kelly, A dynamic topological sort algorithm, 2006.
         """
-        before = self._reached(late, self.producers, lambda g: g.at > early.at)
-        behind = self._reached(early, self.consumers, lambda g: g.at < late.at)
+        before = self._reached(late, self.producers, early.at, math.inf)
+        behind = self._reached(early, self.consumers, -math.inf, late.at)
         before.discard(early)
         behind.discard(late)
         ordered = [*sorted(before, key=lambda g: g.at), early, *sorted(behind, key=lambda g: g.at)]
@@ -413,13 +451,15 @@ class Graph:
         return early.at
 
     @staticmethod
-    def _reached(start: Group, near: Callable[[Group], set[Group]], is_between: Callable[[Group], bool]) -> set[Group]:
+    def _reached(start: Group, near: Callable[[Group], set[Group]], low: float, high: float) -> set[Group]:
+        """Return the groups that are reached through `near` by way of groups between two positions."""
         found: set[Group] = set()
         stack = [start]
         while stack:
-            new = {g for g in near(stack.pop()) if is_between(g)} - found
-            found |= new
-            stack += new
+            for group in near(stack.pop()):
+                if group not in found and low < group.at < high:
+                    found.add(group)
+                    stack.append(group)
         return found
 
     def alive(self) -> list[Group]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 
 from ..analysis.compared import has_own_bits
 from ..analysis.op_cost import INSTRUCTIONS_PER_BYTE
@@ -40,25 +40,14 @@ def search(graph: Graph, joinable: Joinable | None = None, order: random.Random 
     best first (for tests).
     """
     join_states(graph)
-    heap: list[tuple[float, int, int, Group, Group, int, int]] = []
-    later: list[tuple[float, int, int, Group, Group, int, int]] = []
-    count, is_last = 0, False
-
-    def push(a: Group, b: Group) -> None:
-        nonlocal count
-        count += 1
-        key = -graph.saved(a, b) if order is None else order.random()
-        heapq.heappush(heap, (key, min(a.first, b.first), count, a, b, a.version, b.version))
-
+    pairs, later = _Pairs(graph, order), list[_Pair]()
+    is_last = False
     for group in graph.alive():
-        for other in _neighbours(graph, group):
-            if other.first < group.first:
-                push(group, other)
-    while heap or later:
-        if not heap:
-            heap, later, is_last = later, [], True
-            heapq.heapify(heap)
-        pair = heapq.heappop(heap)
+        pairs.add(group, [other for other in _neighbours(graph, group) if other.first < group.first])
+    while pairs or later:
+        if not pairs:
+            later, is_last = pairs.take(later), True
+        pair = pairs.next()
         _, _, _, a, b, version_a, version_b = pair
         if not (a.is_alive and b.is_alive) or a.version != version_a or b.version != version_b:
             continue
@@ -71,9 +60,51 @@ def search(graph: Graph, joinable: Joinable | None = None, order: random.Random 
             continue
         is_last = False
         joined = graph.join(a, b)
-        for other in _neighbours(graph, joined):
-            push(joined, other)
+        pairs.add(joined, _neighbours(graph, joined))
     return graph.alive()
+
+
+_Pair = tuple[float, int, int, Group, Group, int, int]
+"""Bytes saved, negative; the first place of both groups; a number; both groups, and their versions when the pair was found."""
+
+
+class _Pairs:
+    """Pairs of groups, the best first. Of the pairs that a group was found in only the best one is in the heap, because all become void when it is joined."""
+
+    def __init__(self, graph: Graph, order: random.Random | None) -> None:
+        self._graph, self._order, self._count = graph, order, 0
+        self._heap: list[_Pair] = []
+        self._others: dict[Group, list[_Pair]] = {}  # by the first group of the pair, the best last
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def add(self, group: Group, others: Sequence[Group]) -> None:
+        """Add the pairs of a group that was joined."""
+        saved = self._graph.saved(group, others)
+        found: list[_Pair] = []
+        for other in others:
+            self._count += 1
+            key = -saved[other] if self._order is None else self._order.random()
+            found.append((key, min(group.first, other.first), self._count, group, other, group.version, other.version))
+        found.sort(reverse=True)
+        self._others[group] = found
+        if found:
+            heapq.heappush(self._heap, found.pop())
+
+    def take(self, pairs: list[_Pair]) -> list[_Pair]:
+        """Take pairs that were there before, when there are no others; return an empty list."""
+        self._heap = pairs
+        heapq.heapify(pairs)
+        return []
+
+    def next(self) -> _Pair:
+        """Remove the best pair, and return it."""
+        pair = heapq.heappop(self._heap)
+        group, version = pair[3], pair[5]
+        if group.is_alive and group.version == version and (rest := self._others[group]):
+            heapq.heappush(self._heap, rest.pop())
+        return pair
 
 
 def join_states(graph: Graph) -> None:
@@ -86,22 +117,21 @@ def join_states(graph: Graph) -> None:
 
 def _neighbours(graph: Graph, group: Group) -> list[Group]:
     """Return the groups that share a tensor with a group: readers and writers, and those that read the same."""
-    found: dict[Group, None] = {}
+    found: set[Group] = set()
     if group.is_single:
         return []
     for tensor in group.reads:
         writer = graph.writer.get(tensor)
         if writer is not None:
-            found[writer] = None
+            found.add(writer)
         readers = graph.readers[tensor]
         if len(readers) > MOST_SIBLINGS:
-            near = heapq.nsmallest(MOST_SIBLINGS, readers, key=lambda g: (abs(g.first - group.first), g.first))
+            found.update(heapq.nsmallest(MOST_SIBLINGS, readers, key=lambda g: (abs(g.first - group.first), g.first)))
         else:
-            near = sorted(readers, key=lambda g: g.first)
-        found.update(dict.fromkeys(near))
+            found |= readers
     for tensor in group.produced:
-        found.update(dict.fromkeys(sorted(graph.readers.get(tensor, ()), key=lambda g: g.first)))
-    found.pop(group, None)
+        found.update(graph.readers.get(tensor, ()))
+    found.discard(group)
     return sorted((g for g in found if not g.is_single), key=lambda g: g.first)
 
 
@@ -225,6 +255,7 @@ def _repeat(graph: Graph, tensor: TensorView, exprs: list[Expr], leaves: set[Ten
         group.is_alive = False
         for leaf in group.reads:
             graph.readers[leaf].discard(group)
+    graph.forget_neighbours()
 
 
 __all__ = ["repeat_for", "repeat_short_chains", "search"]
