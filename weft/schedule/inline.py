@@ -212,6 +212,7 @@ class _Planner:
         loop.open = bits if loop.below else 0
         for tensor in tensors:
             loop.readers |= self.readers[tensor]
+        loop.feeds = loop.readers
         if not loop.bound:
             self.crossings.add(loop.low, loop.high, 1)
         return loop
@@ -328,6 +329,33 @@ class _Planner:
                 return ""
         else:
             looked_at = -1
+        return self._way_back(unfinished, members, looked_at, around) if self._leads_back(unfinished, members, looked_at, around) else ""
+
+    def _leads_back(self, unfinished: int, members: int, looked_at: int, around: set[PlannedLoop]) -> bool:
+        """Tell whether results of `unfinished` are needed by `members` through other tensors, of `looked_at`, or through loops that others are computed in."""
+        left = seen = 0
+        for tensor in self._in(unfinished):
+            left |= self.readers[tensor]
+        while not left & members:
+            left &= looked_at & ~seen
+            if not left:
+                return False
+            tensor = self.tensors[first_bit(left)]
+            loop = self._outermost(tensor, around)
+            seen |= self.bit[tensor] if loop is None else loop.members
+            left |= self.readers[tensor] if loop is None else loop.feeds
+        return True
+
+    def _outermost(self, tensor: TensorView, around: set[PlannedLoop]) -> PlannedLoop | None:
+        """Return the outermost loop of a tensor that is not among `around`."""
+        for loop in self.nests[tensor]:
+            root = loop if loop.parent is None else loop.root()
+            if not root.bound and root not in around:
+                return root
+        return None
+
+    def _way_back(self, unfinished: int, members: int, looked_at: int, around: set[PlannedLoop]) -> str:
+        """Return in words how `_leads_back`."""
         stack, seen = list(self._in(unfinished)), 0
         while stack:
             tensor = stack.pop()
@@ -336,7 +364,7 @@ class _Planner:
                 if bit & members:
                     return f"T{consumer.name} reads T{tensor.name}, whose loop can only stand after that loop"
                 if bit & looked_at and not bit & seen:
-                    unit = next((r for r in (x.root() for x in self.nests[consumer]) if not r.bound and r not in around), None)
+                    unit = self._outermost(consumer, around)
                     new = (bit if unit is None else unit.members) & ~seen
                     seen |= new
                     stack.extend(self._in(new))
@@ -409,6 +437,8 @@ class _Planner:
             for form, tensor in forms:
                 first.add_form(*form, tensor)
         first.members |= bits
+        for tensor in self._in(bits):
+            first.feeds |= self.readers[tensor]
         first.low, first.high = min(first.low, first_bit(bits)), max(first.high, bits.bit_length() - 1)
         if not first.bound:
             self.crossings.add(first.low, first.high, 1)

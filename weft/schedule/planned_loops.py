@@ -19,17 +19,17 @@ class PlannedLoop:
     """A planned loop: the tensors computed in it, those of them that are complete only when it ends, and the axes that it iterates.
 
     key: the permissive class of its axes. coverage: source axes that the most complete of its axes, `widest`, iterates.
-    members: the tensors computed in it, numbers `low` to `high`. open: those complete only when it ends. readers: consumers of these.
+    members: the tensors computed in it, numbers `low` to `high`; feeds: their consumers. open: those complete only when it ends. readers: consumers of these.
     below: descendants of these. forms: axes that members iterate (in this loop, in their other loops), each with the first such member.
     """
 
-    __slots__ = ("parent", "key", "bound", "members", "open", "readers", "below", "low", "high", "forms", "coverage", "widest")
+    __slots__ = ("parent", "key", "bound", "members", "feeds", "open", "readers", "below", "low", "high", "forms", "coverage", "widest")
 
     def __init__(self, key: IterDomain, axis: IterDomain, coverage: Coverage, tensors: int) -> None:
         self.parent: PlannedLoop | None = None
         self.key, self.bound, self.coverage, self.widest = key, axis.parallel.is_bound, coverage, axis
         self.members = self.open = tensors
-        self.readers = self.below = 0
+        self.feeds = self.readers = self.below = 0
         self.low, self.high = first_bit(tensors), tensors.bit_length() - 1
         self.forms: dict[tuple[Coverage, Coverage], int] = {}
 
@@ -57,6 +57,7 @@ class PlannedLoop:
         """Merge `other` into this loop. The forms are not changed."""
         other.parent = self
         self.members |= other.members
+        self.feeds |= other.feeds
         self.open |= other.open
         self.readers |= other.readers
         self.below |= other.below
