@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..expr import Sym, evaluate_int
 from ..ir.block_ops import loop_sources, sample_of
@@ -41,11 +42,13 @@ def loop_axes(fusion: Fusion) -> "LoopAxes":
 class LoopAxes:
     """Classes of logical axes, numbered 0, 1, ... in the order of appearance in the fusion's tensors.
 
-    conflict: None, or why one loop per class cannot compute the fusion (two axes of one tensor in a class; a broadcast axis used with two extents).
+    conflict: None, or why one loop per class cannot compute the fusion (two axes of one tensor in a class; a broadcast axis used with two extents). found: what
+    analyses know of the fusion's tensors, whatever the sizes, by a name of their own.
     """
 
     def __init__(self, fusion: Fusion, maps: AxisMaps | None = None) -> None:
         self.fusion = fusion
+        self.found: dict[str, dict[Any, Any]] = {}
         self.maps = maps or axis_maps(fusion)
         self.tensors: list[TensorView] = self.maps.tensors
         self._class_of: dict[IterDomain, int] = {}

@@ -8,6 +8,7 @@ their arithmetic, and an access adds the constant. Read first: `ThreadValues`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import DataType
@@ -59,6 +60,21 @@ def in_thread(order: Sequence[int], extents: Sequence[int], elems: int, element:
     return indices
 
 
+@dataclass(slots=True)
+class _Made:
+    """How a tensor is made, the same for all elements and all threads. loops: those that its elements depend on. kept: the operand that the result always is.
+    only: the only value that a position has. rule: the index expression of a position; is_divided: by a division. same: what equal ops have in common."""
+
+    expr: Expr | None
+    loops: tuple[int, ...]
+    kept: int | None = None
+    is_integer: bool = False
+    only: Sym | None = None
+    rule: Callable[..., Sym] | None = None
+    is_divided: bool = False
+    same: tuple[Any, ...] = ()
+
+
 class ThreadValues:
     """Numbers the values of a thread with `elems` neighbouring results.
 
@@ -71,31 +87,70 @@ class ThreadValues:
         self.axes, self.env, self.elems = axes, env, elems
         extents = axes.extents_elems(env)
         self.indices = [in_thread(order, [extents[n] for n in order], elems, element, phased) for element in range(elems)]
-        self.ranges: dict[Val, Range | None] = {}
         self.crosses = any(len({found[n] for found in self.indices}) > 1 and all(found[n].is_var for found in self.indices) for n in order)
         self.place = {n: at for at, n in enumerate(order)}
         self.operations, self.divisions = [0] * (len(order) + 1), [0] * (len(order) + 1)
         self.loads: dict[tuple[int, Sym], tuple[LookupOp, int]] = {}
-        self._known: dict[tuple[Val, int], Sym | int] = {}
+        self._known: dict[Val, list[Sym | int | None]] = {}
+        self._first: dict[tuple[int, ...], list[int]] = {}  # by loops: for each element the first one with the same indices
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._bases: set[Sym] = {ZERO}
         self.mufu = 0
-        self._costs: dict[Expr, OpCost] = {}
+        self._made: dict[Val, _Made] = axes.found.setdefault("made", {})
+        self._ranges: dict[Val, Range | None] = axes.found.setdefault("ranges", {})
+        self._costs: dict[Expr, OpCost] = axes.found.setdefault("costs", {})
 
     def value(self, value: Val, element: int) -> Sym | int:
         """Return what a value is at an element: an index expression for positions, else a number."""
         if isinstance(value, Scalar):
             return value.sym
-        assert isinstance(value, TensorView)
-        key = value, element
-        if key not in self._known:
-            self._known[key] = self._of(value, element)
-        return self._known[key]
+        known = self._known.get(value)
+        if known is None:
+            known = self._known[value] = [None] * self.elems
+        found = known[element]
+        if found is None:
+            assert isinstance(value, TensorView)
+            made = self._made.get(value)
+            if made is None:
+                made = self._made[value] = self._how(value)
+            first = self._firsts(made.loops)[element]
+            found = known[element] = self._of(value, made, element) if first == element else self.value(value, first)
+        return found
 
-    def _of(self, value: TensorView, element: int) -> Sym | int:
+    def _firsts(self, loops: tuple[int, ...]) -> list[int]:
+        """Return for each element the first one at which these loops have the same indices."""
+        found = self._first.get(loops)
+        if found is None:
+            seen: dict[tuple[Sym | None, ...], int] = {}
+            found = self._first[loops] = [seen.setdefault(tuple([at.get(n) for n in loops]), element) for element, at in enumerate(self.indices)]
+        return found
+
+    def _how(self, value: TensorView) -> _Made:
+        """Return how a tensor is made."""
         expr = value.definition()
+        made = _Made(expr, tuple(sorted(self.axes.stored(value))))
+        if expr is None or isinstance(expr, (*COPIES, FullOp, IotaOp, ReductionOp)):
+            return made
+        made.kept = kept_operand(expr, self._ranges)
+        made.same = expr.op_name, value.dtype(), expr.outputs.index(value)
+        made.is_integer = value.dtype() in INTEGERS
+        if made.is_integer and isinstance(expr, PointwiseOp):
+            found = range_of(value, self._ranges)
+            made.only = const(found[0]) if found is not None and found[0] == found[1] else None
+            made.rule, made.is_divided = self._rule(expr), expr.op_name in DIVISIONS
+        return made
+
+    def _rule(self, expr: PointwiseOp) -> Callable[..., Sym] | None:
+        """Return the rule by which an op of positions is an index expression; None if there is none."""
+        if expr.op_name not in DIVISIONS:
+            return ARITHMETIC.get(expr.op_name)
+        value, divisor = (range_of(v, self._ranges) for v in expr.inputs)
+        return DIVISIONS[expr.op_name] if value is not None and divisor is not None and value[0] >= 0 and divisor[0] > 0 else None
+
+    def _of(self, value: TensorView, made: _Made, element: int) -> Sym | int:
+        expr = made.expr
         if expr is None:
-            return self._number(value.name, *(self.indices[element].get(n) for n in sorted(self.axes.stored(value))))
+            return self._number(value.name, *[self.indices[element].get(n) for n in made.loops])
         if isinstance(expr, (*COPIES, FullOp)):
             return self.value(expr.inputs[0], element)
         if isinstance(expr, IotaOp):
@@ -104,29 +159,29 @@ class ThreadValues:
             return self._number("reduced", value.name)
         if isinstance(expr, LookupOp) and (address := self.address(expr, element)) is not None:
             return self._loaded(expr, address, element)
-        kept = self._kept(expr, element)
+        kept = self._kept(made, element)
         if kept is not None:
             return self.value(expr.inputs[kept], element)
-        operands = tuple(self.value(v, element) for v in expr.inputs if isinstance(v, (TensorView, Scalar)))
-        is_integer = value.dtype() in INTEGERS
-        position = self._position(value, expr, operands) if is_integer and isinstance(expr, PointwiseOp) else None
+        operands = [self.value(v, element) for v in expr.inputs if isinstance(v, (TensorView, Scalar))]
+        position = self._position(made, operands) if made.is_integer and isinstance(expr, PointwiseOp) else None
         if position is not None:
             return position
         count = len(self._numbers)
-        number = self._number(expr.op_name, value.dtype(), expr.outputs.index(value), *operands)
+        number = self._number(*made.same, *operands)
         if number == count:
             cost = self._cost(expr)
-            self.operations[self._depth(value)] += cost.instructions
+            self.operations[self._depth(made)] += cost.instructions
             self.mufu += cost.mufu
-        return var(f"v{number}", lower=-(1 << 62)) if is_integer else number
+        return var(f"v{number}", lower=-(1 << 62)) if made.is_integer else number
 
-    def _kept(self, expr: Expr, element: int) -> int | None:
+    def _kept(self, made: _Made, element: int) -> int | None:
         """Return the number of the operand that an op's result is at an element, because a condition is known there."""
+        expr = made.expr
         if isinstance(expr, PointwiseOp) and expr.op_name == "where":
             condition = self.value(expr.inputs[0], element)
             if isinstance(condition, Sym) and condition.is_const:
                 return 1 if condition.value else 2
-        return kept_operand(expr, self.ranges)
+        return made.kept
 
     def _number(self, *what: Any) -> int:
         return self._numbers.setdefault(what, len(self._numbers))
@@ -140,28 +195,22 @@ class ThreadValues:
                 place = add(mul(place, self._size(axis.logical_extent)), self.indices[element].get(n, ZERO))
         return add(mul(place, step), start)
 
-    def _position(self, value: TensorView, expr: PointwiseOp, operands: tuple[Sym | int, ...]) -> Sym | None:
+    def _position(self, made: _Made, operands: Sequence[Sym | int]) -> Sym | None:
         """Return the index expression of an op's result, and count its arithmetic; None if there is none."""
-        found = range_of(value, self.ranges)
-        if found is not None and found[0] == found[1]:
-            return const(found[0])
-        symbols = [v for v in operands if isinstance(v, Sym)]
-        if len(symbols) < len(operands):
+        if made.only is not None:
+            return made.only
+        if not all(isinstance(v, Sym) for v in operands):
             return None
-        rule = ARITHMETIC.get(expr.op_name)
-        if expr.op_name == "cast":
-            return symbols[0]
-        if expr.op_name in DIVISIONS:
-            value_range, divisor = (range_of(v, self.ranges) for v in expr.inputs)
-            rule = DIVISIONS[expr.op_name] if value_range is not None and divisor is not None and value_range[0] >= 0 and divisor[0] > 0 else None
-        if rule is None:
+        if made.expr.op_name == "cast":  # type: ignore[union-attr]
+            return operands[0]  # type: ignore[return-value]
+        if made.rule is None:
             return None
-        result = rule(*symbols)
+        result = made.rule(*operands)
         base = without_constant(result)
         if base not in self._bases:
             self._bases.add(base)
-            is_divided = expr.op_name in DIVISIONS and any(factor.op in ("floordiv", "mod") for key in terms(base) for factor in key)
-            (self.divisions if is_divided else self.operations)[self._depth(value)] += 1
+            is_divided = made.is_divided and any(factor.op in ("floordiv", "mod") for key in terms(base) for factor in key)
+            (self.divisions if is_divided else self.operations)[self._depth(made)] += 1
         return result
 
     def address(self, lookup: LookupOp, element: int) -> Sym | None:
@@ -192,9 +241,9 @@ class ThreadValues:
         is_known = not size.is_const and all(v in self.env for v in variables(size))
         return const(evaluate_int(size, self.env)) if is_known else size
 
-    def _depth(self, value: TensorView) -> int:
+    def _depth(self, made: _Made) -> int:
         """Return how many loops are around the innermost one that a value depends on, that one included."""
-        return max((self.place[n] + 1 for n in self.axes.stored(value) if n in self.place), default=0)
+        return max((self.place[n] + 1 for n in made.loops if n in self.place), default=0)
 
     def _cost(self, expr: Expr) -> OpCost:
         if expr not in self._costs:
