@@ -26,8 +26,17 @@ def is_steep(expr: Expr) -> bool:
     return isinstance(expr, PointwiseOp) and expr.op_name in OPS and OPS[expr.op_name].is_steep
 
 
-def wide_tensors(fusion: Fusion) -> set[TensorView]:
-    """Return the tensors that influence an output of more than 16 bits, a non-float value, or a discontinuous or steep op: their last bits may matter."""
+def wide_tensors(fusion: Fusion) -> Set[TensorView]:
+    """Return the tensors that influence an output of more than 16 bits, a non-float value, or a discontinuous or steep op: their last bits may matter. The same
+    set until the fusion changes."""
+    state, found = fusion.findings.get("wide tensors", (None, None))
+    if state != fusion.state:
+        found = _wide_tensors(fusion)
+        fusion.findings["wide tensors"] = (fusion.state, found)
+    return found  # type: ignore[return-value]
+
+
+def _wide_tensors(fusion: Fusion) -> set[TensorView]:
     wide: set[TensorView] = {v for v in fusion.tensor_outputs() if not is_narrow_float(v)}
     shares = shares_of_sums(fusion)
     for expr in reversed(fusion.exprs()):

@@ -340,10 +340,10 @@ class _Planner:
             left &= looked_at & ~seen
             if not left:
                 return False
-            tensor = self.tensors[first_bit(left)]
-            loop = self._outermost(tensor, around)
-            seen |= self.bit[tensor] if loop is None else loop.members
-            left |= self.readers[tensor] if loop is None else loop.feeds
+            consumer = self.tensors[first_bit(left)]
+            loop = self._outermost(consumer, around)
+            seen |= self.bit[consumer] if loop is None else loop.members
+            left |= self.readers[consumer] if loop is None else loop.feeds
         return True
 
     def _outermost(self, tensor: TensorView, around: set[PlannedLoop]) -> PlannedLoop | None:
@@ -437,8 +437,8 @@ class _Planner:
             for form, tensor in forms:
                 first.add_form(*form, tensor)
         first.members |= bits
-        for tensor in self._in(bits):
-            first.feeds |= self.readers[tensor]
+        for own in self._in(bits):
+            first.feeds |= self.readers[own]
         first.low, first.high = min(first.low, first_bit(bits)), max(first.high, bits.bit_length() - 1)
         if not first.bound:
             self.crossings.add(first.low, first.high, 1)

@@ -32,7 +32,7 @@ from .base import Alignments, Decline, Sizes
 from .facts import PointwiseFacts
 from .limits import UNROLLS
 from .packed import min_vector_elems, thread_vector_bits, why_not_vectors
-from .still_rows import still_rows
+from .still_rows import still_rows, work_of_values
 
 
 class PointwiseAnalysis(Analysis):
@@ -66,8 +66,8 @@ class PointwiseAnalysis(Analysis):
         self.outputs, self.blocks = outputs, block_needs(fusion, axes, self.order[-1] if self.order else None)
         places = [frozenset(n for n, c in enumerate(self.order) if c in axes.stored(t)) for t in inputs]
         self.spread = tuple((in_memory(t).dtype().bits, found) for t, found in zip(inputs, places) if 0 < len(found) < len(self.order))
-        at = [None, *range(1, len(self.order))]
-        self.still_rows = tuple(p and still_rows(axes, self.order, p, inputs, self.limits.in_vectors(p, False)) for p in at)
+        at, work = [None, *range(1, len(self.order))], work_of_values(axes, inputs) if len(self.order) > 1 else {}
+        self.still_rows = tuple(p and still_rows(axes, self.order, p, inputs, self.limits.in_vectors(p, False), work) for p in at)
         self.index_work, self.phased_index_work = (self._index_work([*inputs, *outputs], is_phased) for is_phased in (False, True))
         self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable, outputs)
 

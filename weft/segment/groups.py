@@ -32,9 +32,6 @@ MOST_TENSORS = 100
 """The maximum number of tensors that a kernel reads or writes: pointers and strides of more do not fit the 4 KB of kernel parameters."""
 
 
-_NOBODY: frozenset[Group] = frozenset()
-
-
 def _bits_of(axes: int) -> list[int]:
     return [1 << n for n in range(axes.bit_length()) if axes >> n & 1]
 
@@ -101,6 +98,7 @@ class Graph:
         self.must_not_differ = compared_with_own(fusion)
         self._producers: dict[Group, set[Group]] = {}
         self._consumers: dict[Group, set[Group]] = {}
+        self._ways: tuple[Group | None, Group | None, set[Group]] = None, None, set()  # what was searched from the second back to the first, without a way
         self._last_pair: tuple[Group, int, Group, int] | None = None
         self._has_one_loop = False
         self._reduced: list[int] = []  # reduced axes of each reduction, by the number of its bit
@@ -253,7 +251,7 @@ class Graph:
             if writer in saved and tensor in writer.produced:
                 saved[writer] += self.bytes(tensor) * (2 if len(readers) == 1 and tensor not in self.outputs else 1)
         for tensor in group.produced:
-            readers = self.readers.get(tensor, _NOBODY)
+            readers = self.readers.get(tensor, set())
             once = self.bytes(tensor) * (2 if len(readers) == 1 and tensor not in self.outputs else 1)
             for reader in readers:
                 if reader in saved:
@@ -408,6 +406,7 @@ class Graph:
 
     def forget_neighbours(self) -> None:
         """Note that groups read or write other tensors than before."""
+        self._ways = None, None, set()
         self._producers.clear()
         self._consumers.clear()
 
@@ -428,38 +427,43 @@ class Graph:
         stack = [g for g in self.producers(target) if g is not source and g.at > first]
         seen = {target, *stack}
         while stack:
-            for group in self.producers(stack.pop()):
-                if group not in seen:
-                    if group is source:
-                        return True
-                    seen.add(group)
-                    if group.at > first:
-                        stack.append(group)
+            new = self.producers(stack.pop()) - seen
+            if source in new:
+                return True
+            seen |= new
+            stack += [g for g in new if g.at > first]
+        if target.at > first:
+            self._ways = source, target, seen
         return False
 
     def _place_between(self, early: Group, late: Group) -> int:
         """Reorder for two groups that become one: producers of the late one before them, consumers of the early one after them. Return their position. Only
-        groups between the two move, within their positions. Source: Pearce and Kelly, A dynamic topological sort algorithm, 2006.
+        groups between the early one and the last of these producers move, within their positions. Source: Pearce and Kelly, A dynamic topological sort
+        algorithm, 2006.
         """
-        before = self._reached(late, self.producers, early.at, math.inf)
-        behind = self._reached(early, self.consumers, -math.inf, late.at)
-        before.discard(early)
-        behind.discard(late)
+        source, target, found = self._ways
+        reached = found if source is early and target is late else self._reached(late, self.producers, early.at, math.inf)
+        before = [g for g in reached if g.at > early.at and g is not late]
+        self._ways = None, None, set()
+        if not before:
+            return early.at
+        behind = self._reached(early, self.consumers, -math.inf, max(g.at for g in before)) - {late}
         ordered = [*sorted(before, key=lambda g: g.at), early, *sorted(behind, key=lambda g: g.at)]
-        for group, place in zip(ordered, sorted([late.at, *(g.at for g in ordered)])):
+        for group, place in zip(ordered, sorted([g.at for g in ordered])):
             group.at = place
         return early.at
 
     @staticmethod
     def _reached(start: Group, near: Callable[[Group], set[Group]], low: float, high: float) -> set[Group]:
         """Return the groups that are reached through `near` by way of groups between two positions."""
-        found: set[Group] = set()
+        found, seen = set[Group](), set[Group]()
         stack = [start]
         while stack:
-            for group in near(stack.pop()):
-                if group not in found and low < group.at < high:
-                    found.add(group)
-                    stack.append(group)
+            new = near(stack.pop()) - seen
+            seen |= new
+            between = [g for g in new if low < g.at < high]
+            found.update(between)
+            stack += between
         return found
 
     def alive(self) -> list[Group]:
