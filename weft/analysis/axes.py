@@ -101,8 +101,8 @@ class UnionFind:
         """Return the representative of the set of `axis`."""
         parent = self._parent
         root = axis
-        while root in parent:
-            root = parent[root]
+        while (above := parent.get(root)) is not None:
+            root = above
         while axis is not root:
             parent[axis], axis = root, parent[axis]
         return root
@@ -249,9 +249,10 @@ class AxisMaps:
                 yield from siblings(leader, other)
 
     @functools.cached_property
-    def _kinds(self) -> list[tuple[Hashable, Expr]]:
-        """Yield each transform, with the key that makes it equal to others of equal inputs."""
-        return [((type(transform), _parameters(transform)), transform) for transform in self.transforms]
+    def _kinds(self) -> list[tuple[int, Expr]]:
+        """Each transform, with a number that makes it equal to others of equal inputs."""
+        numbers: dict[Hashable, int] = {}
+        return [(numbers.setdefault((type(transform), _parameters(transform)), len(numbers)), transform) for transform in self.transforms]
 
     def _close(self, sets: UnionFind) -> None:
         """Join the outputs of equal transforms of joined inputs, to a fixpoint.

@@ -368,6 +368,7 @@ class Graph:
         a.tied, a.fold = tied, fold
         a.at = self._place_between(*sorted((a, b), key=lambda g: g.at))
         self._let_replace(a, b)
+        self._ways = None, None, set()
         for tensor in b.reads:
             readers = self.readers[tensor]
             readers.discard(b)
@@ -395,7 +396,7 @@ class Graph:
 
     def makes_cycle(self, a: Group, b: Group) -> bool:
         """Tell whether there is a path through other groups from one group to the other, so that they cannot be one step."""
-        return self._leads(a, b) or self._leads(b, a)
+        return self._leads(a, b) if a.at < b.at else self._leads(b, a)
 
     def consumers(self, group: Group) -> set[Group]:
         """Return the groups that read from a group: the set that is kept."""
@@ -423,8 +424,11 @@ class Graph:
         del self._producers[other], self._consumers[other]
 
     def _leads(self, source: Group, target: Group) -> bool:
-        first = source.at
+        """Tell whether there is a path through other groups from `source` to `target`. The way is searched back from `target`, between their positions."""
+        first, last = source.at, target.at
         stack = [g for g in self.producers(target) if g is not source and g.at > first]
+        if not stack or not any(g.at < last for g in self.consumers(source)):
+            return False
         seen = {target, *stack}
         while stack:
             new = self.producers(stack.pop()) - seen
@@ -432,19 +436,19 @@ class Graph:
                 return True
             seen |= new
             stack += [g for g in new if g.at > first]
-        if target.at > first:
-            self._ways = source, target, seen
+        self._ways = source, target, seen
         return False
 
     def _place_between(self, early: Group, late: Group) -> int:
         """Reorder for two groups that become one: producers of the late one before them, consumers of the early one after them. Return their position. Only
-        groups between the early one and the last of these producers move, within their positions. Source: Pearce and Kelly, A dynamic topological sort
-        algorithm, 2006.
+        groups between the early one and the last of these producers move, within their positions; none if there are none of one kind.
+        Source: Pearce and Kelly, A dynamic topological sort algorithm, 2006.
         """
+        if not any(g.at < late.at for g in self.consumers(early)):
+            return late.at
         source, target, found = self._ways
         reached = found if source is early and target is late else self._reached(late, self.producers, early.at, math.inf)
         before = [g for g in reached if g.at > early.at and g is not late]
-        self._ways = None, None, set()
         if not before:
             return early.at
         behind = self._reached(early, self.consumers, -math.inf, max(g.at for g in before)) - {late}
