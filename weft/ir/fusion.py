@@ -374,35 +374,21 @@ class _Cloner:
             copy.fusion, copy._definition, copy._uses = self.target, None, []
             self.target._vals.append(copy)
         self.map[value] = copy
-        if "size_of" in copy.__dict__:
+        if isinstance(copy, Scalar) and "size_of" in copy.__dict__:
             source, dim = copy.__dict__["size_of"]
             copy.__dict__["size_of"] = (self._value(source), dim)
         return copy
 
     def _tensor(self, tensor: TensorView) -> TensorView:
-        copy = object.__new__(TensorView)
-        copy.__dict__.update(tensor.__dict__)
-        copy.fusion, copy._definition, copy._uses = self.target, None, []
-        self.map[tensor] = copy
+        copy = self.map[tensor] = tensor.copied(self.target)
         self.target._vals.append(copy)
-        old = tensor.domain()
-        new = object.__new__(TensorDomain)
-        new.__dict__.update(old.__dict__)
-        new.root = None if old.root is None else [self._axis(a) for a in old.root]
-        new.logical = [self._axis(a) for a in old.logical]
-        new.loop = [self._axis(a) for a in old.loop]
-        new.allocation = None if old.allocation is None else [self._axis(a) for a in old.allocation]
-        new.contiguity = list(old.contiguity)
-        copy._domain = new
+        copy._domain = tensor.domain().copied(self._axis)
         return copy
 
     def _axis(self, axis: IterDomain) -> IterDomain:
         if axis in self.map:
             return self.map[axis]  # type: ignore[return-value]
-        copy = object.__new__(IterDomain)
-        copy.__dict__.update(axis.__dict__)
-        copy.fusion, copy._definition, copy._uses = self.target, None, []
-        self.map[axis] = copy
+        copy = self.map[axis] = axis.copied(self.target)
         transform = axis._definition
         if transform is not None:
             new = object.__new__(type(transform))

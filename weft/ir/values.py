@@ -113,6 +113,14 @@ class IterDomain(Val):
         self._extent, self.iter_type, self.expanded_extent = extent, iter_type, expanded_extent
         self.parallel, self.is_rfactor, self.is_view, self.padded_to_warp = parallel, is_rfactor, is_view, False
 
+    def copied(self, fusion: "Owner | None") -> "IterDomain":
+        """Return a copy for another fusion that nothing defines or reads yet. Attributes are set one by one, so that Python keeps no dictionary for them."""
+        copy = object.__new__(IterDomain)
+        copy.fusion, copy.name, copy._definition, copy._uses = fusion, self.name, None, []
+        copy._extent, copy.iter_type, copy.expanded_extent = self._extent, self.iter_type, self.expanded_extent
+        copy.parallel, copy.is_rfactor, copy.is_view, copy.padded_to_warp = self.parallel, self.is_rfactor, self.is_view, self.padded_to_warp
+        return copy
+
     @property
     def sym(self) -> Sym:
         """The extent of a loop over this axis."""
@@ -388,6 +396,16 @@ class TensorDomain(Val):
         self.user: UserAxes | None = None
         self.rolled: tuple[Roll, ...] = ()
 
+    def copied(self, axis: "Callable[[IterDomain], IterDomain]") -> "TensorDomain":
+        """Return a copy with other axes in place of its own."""
+        copy = object.__new__(TensorDomain)
+        copy.fusion, copy.name, copy._definition, copy._uses = self.fusion, self.name, None, []
+        copy.root = None if self.root is None else [axis(a) for a in self.root]
+        copy.logical, copy.loop = [axis(a) for a in self.logical], [axis(a) for a in self.loop]
+        copy.allocation, copy.contiguity = None if self.allocation is None else [axis(a) for a in self.allocation], list(self.contiguity)
+        copy.user, copy.rolled = self.user, self.rolled
+        return copy
+
     @property
     def maybe_root(self) -> list[IterDomain]:
         return self.root if self.root is not None else self.logical
@@ -445,6 +463,16 @@ class TensorView(Val, TensorSurface):
         self.is_cpu_scalar = False
         self.shared_swizzle: SharedSwizzle | None = None
         self.circular: object | None = None  # a schedule.circular.CircularBuffer if the tensor is circular buffered
+
+    def copied(self, fusion: "Owner") -> "TensorView":
+        """Return a copy for another fusion, with the same domain, that nothing defines or reads yet."""
+        copy = object.__new__(TensorView)
+        copy.fusion, copy.name, copy._definition, copy._uses = fusion, self.name, None, []
+        copy._domain, copy._dtype, copy.memory_type, copy.compute_at = self._domain, self._dtype, self.memory_type, self.compute_at
+        copy.is_cpu_scalar, copy.shared_swizzle, copy.circular = self.is_cpu_scalar, self.shared_swizzle, self.circular
+        if self.strides_of is not None:
+            copy.strides_of = self.strides_of
+        return copy
 
     # -- queries
     @property

@@ -135,9 +135,7 @@ class _Extractor(_Cloner):
 
     def _input(self, tensor: TensorView) -> TensorView:
         """Return a copy of `tensor` that nothing defines."""
-        copy = object.__new__(TensorView)
-        copy.__dict__.update(tensor.__dict__)
-        copy.fusion, copy._definition, copy._uses = self.target, None, []
+        copy = tensor.copied(self.target)
         self.target._vals.append(copy)
         old = tensor.domain()
         kept = [axis for axis in old.logical if not axis.is_reduction()]
@@ -152,10 +150,8 @@ class _Extractor(_Cloner):
         return copy
 
     def _plain_axis(self, axis: IterDomain) -> IterDomain:
-        copy = object.__new__(IterDomain)
-        copy.__dict__.update(axis.__dict__)
-        copy.fusion, copy._definition, copy._uses, copy.is_rfactor = self.target, None, [], False
-        self.map[axis] = copy
+        copy = self.map[axis] = axis.copied(self.target)
+        copy.is_rfactor = False
         return copy
 
 
