@@ -9,10 +9,13 @@ from __future__ import annotations
 import functools
 import logging
 import time
+import weakref
+from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import forking
 from .analysis.extents import SizeEquality, canonicalize_extents
 from .analysis.live_values import Pressure, pressure_of
 from .arch import MOST_SPILL_BYTES, Arch
@@ -165,6 +168,9 @@ class Proposal:
     is_last: bool = False
 
 
+MOST_PREPARED_EXPRS = 50_000
+"""Expressions of all fusions whose prepared forms a process keeps: some hundred MB. Those that were asked for least recently are made again when they are asked
+for, such as at other sizes."""
 ROOM = 0.75
 """The part of a thread's registers that values may hold at once in a kernel that is made because one for more spilled: the rest is for addresses and
 conditions, and for values that the compiler keeps instead of computing them again."""
@@ -174,16 +180,49 @@ LOGGER = logging.getLogger("weft")
 _BY_NAME: dict[SchedulerType, Scheduler] = {s.name: s for s in SCHEDULERS}
 
 
+class _Recent:
+    """The fusions that were prepared, by identity, the least recently used first; it keeps none of them alive."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[int, tuple[weakref.ref[Fusion], int]] = OrderedDict()
+        self._exprs = 0
+        self._lock = forking.lock()
+
+    def used(self, fusion: Fusion) -> None:
+        """Note that a prepared form is used now."""
+        with self._lock:
+            if id(fusion) in self._kept:
+                self._kept.move_to_end(id(fusion))
+
+    def add(self, fusion: Fusion) -> None:
+        """Add a fusion; drop the prepared forms of others beyond `MOST_PREPARED_EXPRS`."""
+        with self._lock:
+            count = len(fusion.tensor_exprs())
+            self._exprs += count - self._kept.pop(id(fusion), (None, 0))[1]
+            self._kept[id(fusion)] = weakref.ref(fusion), count
+            while self._exprs > MOST_PREPARED_EXPRS and len(self._kept) > 1:
+                _, (old, of_old) = self._kept.popitem(last=False)
+                self._exprs -= of_old
+                if (dropped := old()) is not None:
+                    dropped.findings.pop("prepared", None)
+
+
+_recent = _Recent()
+
+
 def prepare(fusion: Fusion) -> Prepared:
-    """Return the prepared form of a fusion (made once)."""
+    """Return the prepared form of a fusion (made once, unless it was dropped meanwhile: `MOST_PREPARED_EXPRS`)."""
     _, found = fusion.findings.get("prepared", (None, None))
-    if not isinstance(found, Prepared):
-        clone, _ = fusion.clone()
-        _rewrite(clone)
-        found = _in_one_pass(clone) or Prepared(clone, canonicalize_extents(clone))
-        fusion.findings["prepared"] = None, found
-        if FAILURES:  # the same part of a definition, extracted again
-            found.learn(FAILURES.get(known_key(fusion), Failures()))
+    if isinstance(found, Prepared):
+        _recent.used(fusion)
+        return found
+    clone, _ = fusion.clone()
+    _rewrite(clone)
+    found = _in_one_pass(clone) or Prepared(clone, canonicalize_extents(clone))
+    fusion.findings["prepared"] = None, found
+    _recent.add(fusion)
+    if FAILURES:  # the same part of a definition, extracted again
+        found.learn(FAILURES.get(known_key(fusion), Failures()))
     return found
 
 
