@@ -138,6 +138,8 @@ STEPS: tuple[tuple[Make, Callable[[Sequence[int]], bool]], ...] = (
 )  # fmt: skip
 """What a step can be, and the sizes that it needs."""
 
+SLOW_S = 20
+"""Programs that take longer are printed."""
 OF_NETWORKS = 100_000
 """The first program that also has steps of `network_steps.py`."""
 
@@ -212,7 +214,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     given = parser.parse_args()
     end, seed, failed = time.monotonic() + given.seconds, given.seed, 0
-    while time.monotonic() < end:
+    while (start := time.monotonic()) < end:
         try:
             check(seed, given.device)
         except Exception as error:  # noqa: BLE001  (each program stands for itself)
@@ -221,6 +223,8 @@ def main() -> None:
             print(f"program {seed}: {type(error).__name__}: {text[:400]}", flush=True)
             if isinstance(error, torch.AcceleratorError):
                 break  # the GPU does nothing more in this process
+        if (seconds := time.monotonic() - start) > SLOW_S:
+            print(f"program {seed}: {seconds:.0f} s", flush=True)
         seed += 1
     print(f"{seed - given.seed} programs from {given.seed} on, {failed} failed")
 
