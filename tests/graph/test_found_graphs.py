@@ -294,6 +294,16 @@ def rows_added_by_an_index_that_a_cat_and_a_reshape_make(fd):
     fd.add_output(o.scatter_rows(into, o.broadcast(index, [False, True]), o.add(o.reshape(pairs, [4, 3]), first), 0))
 
 
+@case(tensor(64, 48, 16), tensor(64, 48, 48), tensor(64, 48, 16))
+def rows_that_lack_a_part_of_what_blocks_are_counted_over(fd):
+    """Each block has its own copy of them in shared memory: the gradient of weights of rows, beside a mixture of the rows."""
+    x, w, y, o = *(fd.define_tensor([64, 48, n], contiguity=True) for n in (16, 48, 16)), fd.ops
+    rows = o.expand(o.broadcast(x, [False, False, True, False]), [64, 48, 48, 16])
+    slope = o.sum(o.mul(rows, o.broadcast(y, [False, True, False, False])), [3])
+    fd.add_output(o.mul(o.mul(o.mul(slope, w), o.sub(1.0, w)), 0.3))
+    fd.add_output(o.sum(o.mul(rows, o.broadcast(w, [False, False, False, True])), [1]))
+
+
 def test_a_vector_folded_by_one_thread_alone_has_its_monoid() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([1, 2], contiguity=[None, True])

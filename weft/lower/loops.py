@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ..analysis.axes import AxisMaps, UnionFind, axis_transforms
 from ..errors import UserError
 from ..expr import ONE, ZERO, Sym, const, var
-from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType
+from ..ir.enums import GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
 from ..ir.values import BroadcastOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, SqueezeOp, TensorView
@@ -105,7 +105,7 @@ class LoopPlan:
                         other = consumer_axis(self.maps, producer, k, consumer)  # type: ignore[arg-type]
                         if other is not None:
                             self._sets.union(producer.get_loop_domain()[k], other)
-                if producer.memory_type is MemoryType.local:
+                if producer.memory_type is not MemoryType.global_:
                     self._share_threads(producer, expr)
         self._share_loops_around()
         self._members: dict[IterDomain, list[IterDomain]] = {}
@@ -145,11 +145,14 @@ class LoopPlan:
         return nest
 
     def _share_threads(self, producer: TensorView, expr: Expr) -> None:
-        """Give a tensor in registers the thread and block indices of its readers, inlined or not, because each thread can read only its own registers."""
+        """Give a tensor the thread and block indices of its readers, inlined or not, because each thread can read only its own registers; one in shared
+        memory their block indices, because each block can read only its own."""
+        is_shared = producer.memory_type is MemoryType.shared
         for k in range(producer.compute_at, len(producer.get_loop_domain())):
             axis = producer.get_loop_domain()[k]
+            is_one = (axis.parallel in GRID_TYPES if is_shared else axis.parallel.is_bound) and not axis.is_broadcast()
             for consumer in expr.outputs:
-                other = consumer_axis(self.maps, producer, k, consumer) if axis.parallel.is_bound and not axis.is_broadcast() else None  # type: ignore[arg-type]
+                other = consumer_axis(self.maps, producer, k, consumer) if is_one else None  # type: ignore[arg-type]
                 if other is not None and other.parallel is axis.parallel:
                     self._sets.union(axis, other)
 
