@@ -40,13 +40,15 @@ class Outcome:
 
 @contextlib.contextmanager
 def poisoned_outputs() -> Iterator[None]:
-    """Fill what the runtime allocates for outputs with a value that no fusion computes."""
+    """Fill what the runtime allocates for outputs with a value that no fusion computes; not what is traced, which has no memory."""
     places = [(torch._C._dynamo.guards, "_empty_strided_cpu"), (torch._C._dynamo.guards, "_empty_strided_cuda"), (torch, "empty_strided")]
     kept = [(home, name, getattr(home, name)) for home, name in places if hasattr(home, name)]
 
     def poisoning(function: Any) -> Any:
         def allocate(*args: Any, **kwargs: Any) -> torch.Tensor:
             out = function(*args, **kwargs)
+            if type(out) is not torch.Tensor or out.is_meta:
+                return out
             storage = torch.empty(0, dtype=torch.uint8, device=out.device).set_(out.untyped_storage())
             storage.fill_(1 if out.dtype is torch.bool else 0x7F)
             if out.dtype.is_floating_point and "float4" not in str(out.dtype):  # which has no NaN
