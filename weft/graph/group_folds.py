@@ -180,6 +180,9 @@ class _Images:
         if any(p in within and a.is_iteration() for p, a in axes):
             self.replaced += [(expr, t, self.images[t]) for t in given]
             return None not in places and len(places) == self.images[given[0]].ndim
+        kept = [p for p in places if p is not None]
+        if kept != sorted(kept) and any(isinstance(v, TensorView) and v not in self.images for v in expr.inputs):
+            return False  # the axes of another operand stand in another order than those of the rows
         operands: list[Val] = []
         for value in expr.inputs:
             if value in self.images:
