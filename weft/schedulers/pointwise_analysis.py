@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from typing import Any
 
 from ..analysis.blocks import block_needs, moved_bits
@@ -17,7 +18,7 @@ from ..analysis.index_work import IndexWork, index_work
 from ..analysis.lookup_work import FEWEST_OF_A_WINDOW, LookupWork, RowSharing, computed_lookups, lookup_work, row_sharing
 from ..analysis.lookups import bad_source, elements_of, in_memory, loads, part_inside
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, pointwise_reference
-from ..analysis.op_cost import cost_of
+from ..analysis.op_cost import OpCost, cost_of
 from ..analysis.precision import wide_tensors
 from ..analysis.reduction_shape import reduction_exprs
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
@@ -32,7 +33,7 @@ from .base import Alignments, Decline, Sizes
 from .facts import PointwiseFacts
 from .limits import UNROLLS
 from .packed import min_vector_elems, thread_vector_bits, why_not_vectors
-from .still_rows import still_rows, work_of_values
+from .still_rows import StillRows, still_rows, work_of_values
 
 
 class PointwiseAnalysis(Analysis):
@@ -41,6 +42,7 @@ class PointwiseAnalysis(Analysis):
     def __init__(self, fusion: Fusion, axes: LoopAxes, reference: TensorView) -> None:
         self.axes, self.reference = axes, reference
         inputs, outputs = loads(fusion), fusion.tensor_outputs()
+        self._inputs = inputs
         stored = axes.stored(reference)
         self.order = loop_order(axes, [n for n in axes.logical_order(reference) if n in stored], [reference, *outputs, *inputs])
         self.limits = VectorLimits(axes, self.order, [*inputs, *outputs])
@@ -62,14 +64,30 @@ class PointwiseAnalysis(Analysis):
         self._known: dict[tuple[Any, ...], Any] = {}
         self.written_bits = moved_bits([t for t in outputs if axes.stored(t) == stored])
         self.divides_rows = any(sample.layout != "rows" for t in outputs if (sample := sample_of(t)) is not None)
-        self.cost = cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
         self.outputs, self.blocks = outputs, block_needs(fusion, axes, self.order[-1] if self.order else None)
         places = [frozenset(n for n, c in enumerate(self.order) if c in axes.stored(t)) for t in inputs]
         self.spread = tuple((in_memory(t).dtype().bits, found) for t, found in zip(inputs, places) if 0 < len(found) < len(self.order))
-        at, work = [None, *range(1, len(self.order))], work_of_values(axes, inputs) if len(self.order) > 1 else {}
-        self.still_rows = tuple(p and still_rows(axes, self.order, p, inputs, self.limits.in_vectors(p, False), work) for p in at)
-        self.index_work, self.phased_index_work = (self._index_work([*inputs, *outputs], is_phased) for is_phased in (False, True))
         self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable, outputs)
+
+    # What is needed where a kernel is chosen, and not to tell whether there is one.
+    @cached_property
+    def cost(self) -> OpCost:  # type: ignore[override]  # an attribute of other analyses
+        fusion = self.axes.fusion
+        return cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
+
+    @cached_property
+    def still_rows(self) -> tuple[StillRows | None, ...]:
+        axes, inputs = self.axes, self._inputs
+        at, work = [None, *range(1, len(self.order))], work_of_values(axes, inputs) if len(self.order) > 1 else {}
+        return tuple(p and still_rows(axes, self.order, p, inputs, self.limits.in_vectors(p, False), work) for p in at)
+
+    @cached_property
+    def index_work(self) -> tuple[IndexWork, ...]:
+        return self._index_work([*self._inputs, *self.outputs], False)
+
+    @cached_property
+    def phased_index_work(self) -> tuple[IndexWork, ...]:
+        return self._index_work([*self._inputs, *self.outputs], True)
 
     def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS, atomic_bits: int = 0) -> PointwiseFacts:
         """Return the facts for the choice, at these sizes. max_access_bits: the chip's widest access; atomic_bits: its widest atomic one."""
