@@ -7,7 +7,7 @@ Read first: `compared_with_own`, `has_own_bits`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp, ReshapeOp
@@ -20,8 +20,13 @@ SUMS, PRODUCTS = frozenset({"add", "sub", "rounded_mul"}), frozenset({"mul", "di
 """Ops that are rounded correctly: each alone, and with others of its kind, has the same bits everywhere. `mul` and a sum become one instruction."""
 
 
-def compared_with_own(fusion: Fusion) -> set[TensorView]:
-    """Return the float tensors of which elements, but for their signs and types, are compared with something that depends on them."""
+def compared_with_own(fusion: Fusion) -> Set[TensorView]:
+    """Return the float tensors of which elements, but for their signs and types, are compared with something that depends on them. The same set until the
+    fusion changes."""
+    return fusion.known("compared with own", _compared_with_own)
+
+
+def _compared_with_own(fusion: Fusion) -> set[TensorView]:
     exprs = fusion.tensor_exprs()
     pairs = [(e.tensor_inputs[0], e.tensor_inputs[1]) for e in exprs if _is_comparison(e)]
     if not pairs:

@@ -32,11 +32,7 @@ class Obstacle:
 
 def loop_axes(fusion: Fusion) -> "LoopAxes":
     """Return the classes of a fusion's axes; the same object until the fusion, or the loops of a tensor, change."""
-    state, axes = fusion.findings.get("loop axes", (None, None))
-    if state != fusion.state:
-        axes = LoopAxes(fusion)
-        fusion.findings["loop axes"] = (fusion.state, axes)
-    return axes  # type: ignore[return-value]
+    return fusion.known("loop axes", LoopAxes)
 
 
 class LoopAxes:

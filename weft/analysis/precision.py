@@ -29,11 +29,7 @@ def is_steep(expr: Expr) -> bool:
 def wide_tensors(fusion: Fusion) -> Set[TensorView]:
     """Return the tensors that influence an output of more than 16 bits, a non-float value, or a discontinuous or steep op: their last bits may matter. The same
     set until the fusion changes."""
-    state, found = fusion.findings.get("wide tensors", (None, None))
-    if state != fusion.state:
-        found = _wide_tensors(fusion)
-        fusion.findings["wide tensors"] = (fusion.state, found)
-    return found  # type: ignore[return-value]
+    return fusion.known("wide tensors", _wide_tensors)
 
 
 def _wide_tensors(fusion: Fusion) -> set[TensorView]:
@@ -51,11 +47,7 @@ def _wide_tensors(fusion: Fusion) -> set[TensorView]:
 def compared_tensors(fusion: Fusion) -> Set[TensorView]:
     """Return the tensors that influence a comparison of two tensors, or positions of elements: where one of the two is rounded, the other must be, too. The
     same set until the fusion changes."""
-    state, found = fusion.findings.get("compared tensors", (None, None))
-    if state != fusion.state:
-        found = _compared_tensors(fusion)
-        fusion.findings["compared tensors"] = (fusion.state, found)
-    return found  # type: ignore[return-value]
+    return fusion.known("compared tensors", _compared_tensors)
 
 
 def _compared_tensors(fusion: Fusion) -> set[TensorView]:

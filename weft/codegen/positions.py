@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..analysis.compared import COMPARISONS
 from ..dtypes import CUDA_NAMES, DataType
 from ..errors import InternalError
 from ..expr import ONE, TRUE, ZERO, Sym, add, const, maximum, minimum, product
@@ -139,9 +140,6 @@ def tell_bounds(writer: Any, s: Op, depth: int) -> None:
         writer.blocks["lookup"] = None
         index, count = map(writer.scalars.index, s.bounded)
         writer.emit(depth, f"WEFT_ASSUME_BELOW({index}, {count});")
-
-
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 def compared_positions(writer: Any, s: Op) -> list[str] | None:

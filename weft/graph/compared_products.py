@@ -8,13 +8,13 @@ products are rounded by themselves. Read first: `round_compared_products`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from ..analysis.compared import compared_with_own
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp, ReshapeOp
-from ..ir.values import BroadcastOp, ExpandOp, Expr, LoadStoreOp, PointwiseOp, Scalar, SqueezeOp, TensorView, Val
+from ..ir.values import BroadcastOp, ExpandOp, Expr, LoadStoreOp, PointwiseOp, SqueezeOp, TensorView
+from .exact_quotients import power_of_two
 
 SUMS = ("add", "sub")
 PASSED = (PointwiseOp, LookupOp, ReshapeOp, BroadcastOp, ExpandOp, SqueezeOp, LoadStoreOp)
@@ -48,14 +48,7 @@ def _is_rounded(product: PointwiseOp) -> bool:
     """True for a product of floats that is added to something, and that is not exact."""
     (out,) = product.tensor_outputs
     is_added = any(isinstance(use, PointwiseOp) and use.op_name in SUMS for use in out.uses())
-    return is_added and product.attributes["compute"].is_float and not any(map(_is_power_of_two, product.inputs))
-
-
-def _is_power_of_two(factor: Val) -> bool:
-    """True for a constant that changes the exponent of a number alone."""
-    if not isinstance(factor, Scalar) or not factor.sym.is_const or not isinstance(factor.sym.payload, (int, float)):
-        return False
-    return math.isfinite(factor.sym.payload) and abs(math.frexp(factor.sym.payload)[0]) == 0.5
+    return is_added and product.attributes["compute"].is_float and all(power_of_two(factor) is None for factor in product.inputs)
 
 
 __all__ = ["round_compared_products"]

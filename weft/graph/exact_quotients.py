@@ -26,11 +26,14 @@ def multiply_by_reciprocals(fusion: Fusion) -> None:
 
 def _reciprocal(divisor: Val) -> float | None:
     """Return the reciprocal of a constant power of two, of either sign; None for anything else."""
-    value = divisor.sym.payload if isinstance(divisor, Scalar) and divisor.sym.is_const else None
-    if not isinstance(value, (int, float)) or not value or not math.isfinite(value):
-        return None
-    fraction, exponent = math.frexp(value)
-    return 1.0 / value if abs(fraction) == 0.5 and abs(exponent - 1) <= LARGEST_EXPONENT else None
+    value = power_of_two(divisor)
+    return 1.0 / value if value is not None and abs(math.frexp(value)[1] - 1) <= LARGEST_EXPONENT else None
 
 
-__all__ = ["QUOTIENTS", "multiply_by_reciprocals"]
+def power_of_two(value: Val) -> float | None:
+    """Return a constant that is a power of two, of either sign, and so changes the exponent of a number alone; None for anything else."""
+    number = value.sym.payload if isinstance(value, Scalar) and value.sym.is_const else None
+    return number if isinstance(number, (int, float)) and abs(math.frexp(number)[0]) == 0.5 else None
+
+
+__all__ = ["QUOTIENTS", "multiply_by_reciprocals", "power_of_two"]

@@ -8,13 +8,15 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from ..dtypes import DataType
 from ..errors import user_place
 from ..expr import Number, Sym, const, var
 from .enums import IterType, MemoryType
 from .values import Expr, IterDomain, LoadStoreOp, Merge, Owner, Scalar, Split, Swizzle, TensorDomain, TensorView, Val, no_reductions
+
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
@@ -272,6 +274,14 @@ class Fusion(Owner):
     def state(self) -> Hashable:
         """A value that stays equal as long as no expression, axis, input or output is added or removed."""
         return self._changes, self._axis_count, len(self._inputs), len(self._outputs)
+
+    def known(self, name: str, find: "Callable[[Fusion], _Found]") -> "_Found":
+        """Return what an analysis finds of this fusion, by a name of its own; the same object until the fusion changes (`state`)."""
+        state, found = self.findings.get(name, (None, None))
+        if state != self.state:
+            found = find(self)
+            self.findings[name] = (self.state, found)
+        return found  # type: ignore[return-value]
 
     def _in_order(self) -> "_Order":
         """Return the order of the needed expressions, cached until the graph changes."""

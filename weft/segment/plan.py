@@ -34,8 +34,8 @@ class KernelStep:
 
 
 @dataclass(frozen=True, eq=False)
-class TorchStep:
-    """One op that torch runs; its operands and results are in memory."""
+class _OneOp:
+    """A step of one op, whose operands and results are in memory."""
 
     expr: Expr
 
@@ -46,6 +46,14 @@ class TorchStep:
     @property
     def outputs(self) -> tuple[TensorView, ...]:
         return tuple(self.expr.tensor_outputs)
+
+
+class TorchStep(_OneOp):
+    """One op that torch runs."""
+
+
+class JoinStep(_OneOp):
+    """The output of a `JoinedOp`, whose parts earlier steps have stored. Nothing runs on the device."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,21 +75,6 @@ class ViewStep:
     @property
     def outputs(self) -> tuple[TensorView, ...]:
         return (self.output,)
-
-
-@dataclass(frozen=True, eq=False)
-class JoinStep:
-    """The output of a `JoinedOp`, whose parts earlier steps have stored. Nothing runs on the device."""
-
-    expr: Expr
-
-    @property
-    def reads(self) -> tuple[Val, ...]:
-        return tuple(self.expr.tensor_inputs)
-
-    @property
-    def outputs(self) -> tuple[TensorView, ...]:
-        return tuple(self.expr.tensor_outputs)
 
 
 Step = Union[KernelStep, TorchStep, ViewStep, JoinStep]

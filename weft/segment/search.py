@@ -175,9 +175,9 @@ def _repeat_from(graph: Graph, group: Group, tensor: TensorView, readers: Set[Gr
     if chain is None:
         return False
     exprs, leaves = chain
-    if graph.must_not_differ.intersection(t for e in exprs for t in e.tensor_outputs if t is tensor or not readers.isdisjoint(graph.readers.get(t, ()))):
-        if has_own_bits(exprs):
-            return False
+    results = [t for e in exprs for t in e.tensor_outputs if t is tensor or not readers.isdisjoint(graph.readers.get(t, ()))]
+    if not graph.must_not_differ.isdisjoint(results) and has_own_bits(exprs):
+        return False
     more = sum(graph.bytes(leaf) for reader in readers for leaf in leaves if leaf not in reader.reads)
     saved = graph.bytes(tensor) * (1 + len(readers)) - more + also_saved
     if saved <= 0 or not all(_is_worth(graph, g, tensor, chain, saved / len(readers)) and _fits(graph, g, tensor, exprs, leaves) for g in readers):
