@@ -151,11 +151,13 @@ def _keep_old_values(graph: torch.fx.Graph, *, is_ours: bool) -> None:
     from torch.utils.checkpoint import CheckpointPolicy
 
     later = _behind(node for node in graph.nodes if node.op == "placeholder" and "tangents" in str(node.target))
-    for argument in {copy.args[0] for copy in graph.nodes if writes_back(copy)}:
+    for argument in dict.fromkeys(copy.args[0] for copy in graph.nodes if writes_back(copy)):  # in the graph's order: its key is then the same each time
         readers = [user for user in argument.users if not writes_back(user) and user.op != "output"]
         if readers and not later.isdisjoint(_behind(readers)):
-            stride = [argument.meta["val"].stride()] if is_ours and is_alike(argument, argument) else []
-            old = emit(graph, min(readers), torch.ops.weft.stored.default if stride else torch.ops.aten.clone.default, argument, *map(list, stride))
+            if is_ours and is_alike(argument, argument):
+                old = emit(graph, min(readers), torch.ops.weft.stored.default, argument, list(argument.meta["val"].stride()))
+            else:
+                old = emit(graph, min(readers), torch.ops.aten.clone.default, argument)
             old.meta["recompute"] = CheckpointPolicy.MUST_SAVE
             for reader in readers:
                 reader.replace_input_with(argument, old)

@@ -23,8 +23,8 @@ from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, ReductionOp, TensorView
 from ..schedule.peel import Peel, Phase
 from ..schedule.rfactor import rfactor
-from .arithmetic import whole_warps
 from .accesses import with_accesses
+from .arithmetic import whole_warps
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import ReductionFacts
 from .inner_outer_params import InnerOuterParams
