@@ -177,3 +177,22 @@ def test_softmax_over_the_edges_of_a_graph() -> None:
         return torch.zeros_like(h).index_add(0, target, (e / (total[target] + 1e-16))[..., None] * h[source])
 
     compare(function, torch.randn(13, 2, 4), rtol=1e-5, atol=1e-6, gradient_rtol=1e-4, gradient_atol=1e-5)
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", ["amax", "amin"])
+def test_extrema_of_rows_of_16_bits(kind: str, dtype: torch.dtype) -> None:
+    """Kernels compute the rows in float32: an extremum that was rounded would equal none of them, and its gradient would be 0 / 0."""
+    group = torch.arange(37) % 5
+    x = torch.randn(37, 6).to(dtype)
+
+    def function(x: Tensor) -> Tensor:
+        rows = (x * 1.7).sin() * 3
+        found = rows.new_full((6, 6), -9.0 if kind == "amax" else 9.0).scatter_reduce(0, group[:, None].expand_as(rows), rows, kind)
+        return found[group] * 0.5 + rows
+
+    (slope,) = torch.autograd.grad(function(leaf := x.double().requires_grad_()).sum(), leaf)
+    out = torch.compile(function, backend=backend, options={"emulate": True, "strict": True})(leaf := x.clone().requires_grad_())
+    (found,) = torch.autograd.grad(out, leaf, torch.ones_like(out))
+    torch.testing.assert_close(found.double(), slope, rtol=0.02, atol=0.05)

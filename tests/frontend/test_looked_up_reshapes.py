@@ -77,3 +77,17 @@ def test_any_two_shapes(shape: list[int], monkeypatch: pytest.MonkeyPatch) -> No
     torch.testing.assert_close(plain.double(), y, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(added.double(), (y + x).reshape(shape), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(of_rows.double(), -y.reshape(shape).sum(-1), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("width", [9, 7, 8, 1])
+def test_two_reshapes_of_other_sizes(width: int) -> None:
+    """Of 18 columns, pairs of neighbours are rotated, and halves were the same: 9 times 2 and 2 times 9 are not one reshape."""
+
+    def function(x: Tensor) -> Tensor:
+        y = x.repeat(1, 2) * 0.5
+        y = (y + y.sin()) * 0.5
+        a, b = y[..., ::2], y[..., 1::2]
+        angles = torch.arange(width).to(x) * 0.1
+        return torch.stack((a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()), -1).flatten(-2)
+
+    compare(function, torch.randn(24, width), gradient_atol=1e-5)

@@ -9,7 +9,7 @@ from random_compositions import check, program_of
 pytestmark = [pytest.mark.usefixtures("fresh"), pytest.mark.filterwarnings("error::RuntimeWarning")]  # a time that is no number warns
 
 
-@pytest.mark.parametrize("seed", [*range(16), 4266, 4467, 25033, *range(100000, 100008), 102017, 104065, 107038, 112021])
+@pytest.mark.parametrize("seed", [*range(16), 4266, 4467, 25033, *range(100000, 100008), 102017, 104065, 107038, 112021, 212053])
 def test_values_and_gradients(seed: int) -> None:
     with poisoned_outputs():
         check(seed)

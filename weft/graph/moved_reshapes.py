@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..analysis.plain_copies import is_plain_copy
+from ..expr import Sym
 from ..ir.block_ops import is_pointwise
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp
@@ -32,7 +33,7 @@ def move_reshapes(fusion: Fusion, kept: Iterable[ReshapeOp]) -> bool:
     alike: dict[object, list[ReshapeOp]] = {}
     for expr in kept:
         if not any(_has_ones(t) or t.is_fusion_output for t in expr.tensor_outputs) and not _has_ones(expr.tensor_inputs[0]):
-            alike.setdefault((expr.attributes["groups"], tuple(a.logical_extent for a in logical_axes(expr.tensor_inputs[0]))), []).append(expr)
+            alike.setdefault((expr.attributes["groups"], _sizes(expr.tensor_inputs[0]), _sizes(expr.tensor_outputs[0])), []).append(expr)
     is_moved = False
     for exprs in alike.values():
         if _move_down(fusion, exprs):
@@ -51,11 +52,11 @@ def _move_down(fusion: Fusion, reshapes: Sequence[ReshapeOp]) -> bool:
     behind = _readers(fusion, starts)
     made = dict.fromkeys([*starts, *(t for e in behind for t in e.tensor_outputs)])
     others = dict.fromkeys(t for e in behind for t in e.tensor_inputs if t not in made)
-    if not behind or any(map(_has_ones, made)) or not all(_fits(t, sides) for t in others):
+    if not behind or any(map(_has_ones, made)) or not all(_fits(t, sides, source) for t in others):
         return False
     if not all(_is_dense(fusion, t) and _order(t, sides) if t.is_fusion_output else t.uses() for t in made):
         return False
-    images: dict[Val, Val] = {t: starts[t] if t in starts else _turned(fusion, t, sides) for t in (*starts, *others)}
+    images: dict[Val, Val] = {t: starts[t] if t in starts else _turned(fusion, t, sides, source) for t in (*starts, *others)}
     for expr in behind:
         result = expr.tensor_outputs[0]
         images[result] = image = _like(fusion, result, sides, logical_axes(source))
@@ -76,7 +77,7 @@ def _move_up(fusion: Fusion, reshape: ReshapeOp) -> bool:
     above = _sources(fusion, source, reshape)
     made = {t for e in above for t in e.tensor_outputs}
     ends = dict.fromkeys(t for e in above for t in e.tensor_inputs if t not in made)
-    inputs = [t for t in ends if not _fits(t, sides)]
+    inputs = [t for t in ends if not _fits(t, sides, out)]
     if not inputs or not all(t.is_fusion_input and not _has_ones(t) and _is_dense(fusion, t) and _order(t, sides) for t in inputs):
         return False
     images: dict[Val, Val] = {}
@@ -86,7 +87,7 @@ def _move_up(fusion: Fusion, reshape: ReshapeOp) -> bool:
             _lay_out(image, tensor, sides)
             fusion.register(ReshapeOp([tensor], [image], op="reshape", groups=sides, is_view=True))
         else:
-            images[tensor] = _turned(fusion, tensor, sides)
+            images[tensor] = _turned(fusion, tensor, sides, out)
     for expr in above:
         result = expr.tensor_outputs[0]
         images[result] = image = _like(fusion, result, sides, logical_axes(out))
@@ -162,25 +163,33 @@ def _lay_out(image: TensorView, tensor: TensorView, sides: Sides) -> None:
         domain.allocation = [domain.logical[d] for d in order]
 
 
-def _fits(tensor: TensorView, sides: Sides) -> bool:
-    """True if an operand is a reshape of a tensor with the other side's axes, or has one element along those that change, and so has one there, too."""
-    if _reshaped(tensor, sides) is not None:
+def _fits(tensor: TensorView, sides: Sides, other: TensorView) -> bool:
+    """True if an operand is a reshape of a tensor with the axes of `other`, or has one element along those that change, and so has one there, too."""
+    if _reshaped(tensor, sides, other) is not None:
         return True
     axes = logical_axes(tensor)
     changed = [d for mine, other in sides if len(mine) > 1 or len(other) > 1 for d in mine]
     return len(axes) == sum(len(mine) for mine, _ in sides) and all(is_plain_broadcast(axes[d]) for d in changed)
 
 
-def _reshaped(tensor: TensorView, sides: Sides) -> TensorView | None:
-    """Return what a reshape makes a tensor of, if it has the axes of the other side."""
+def _reshaped(tensor: TensorView, sides: Sides, other: TensorView) -> TensorView | None:
+    """Return what a reshape makes a tensor of, if it has the axes of `other`."""
     made = tensor.definition()
-    is_like = isinstance(made, ReshapeOp) and tuple((new, old) for old, new in made.attributes.get("groups") or ()) == sides
-    return made.tensor_inputs[0] if is_like and not _has_ones(made.tensor_inputs[0]) else None  # type: ignore[union-attr]
+    if not isinstance(made, ReshapeOp) or tuple((new, old) for old, new in made.attributes.get("groups") or ()) != sides:
+        return None
+    (source,) = made.tensor_inputs
+    changed = [d for mine, theirs in sides if len(mine) > 1 or len(theirs) > 1 for d in theirs]
+    is_like = not _has_ones(source) and all(_sizes(source)[d] is _sizes(other)[d] for d in changed)
+    return source if is_like else None
 
 
-def _turned(fusion: Fusion, tensor: TensorView, sides: Sides) -> TensorView:
-    """Return such an operand with the axes of the other side."""
-    if (source := _reshaped(tensor, sides)) is not None:
+def _sizes(tensor: TensorView) -> tuple[Sym, ...]:
+    return tuple(axis.logical_extent for axis in logical_axes(tensor))
+
+
+def _turned(fusion: Fusion, tensor: TensorView, sides: Sides, other: TensorView) -> TensorView:
+    """Return such an operand with the axes of `other`."""
+    if (source := _reshaped(tensor, sides, other)) is not None:
         return source
     dropped = [d for mine, other in sides if len(mine) > 1 or len(other) > 1 for d in mine]
     flags = [len(mine) > 1 or len(other) > 1 for mine, other in sides for _ in other]

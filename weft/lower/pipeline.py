@@ -19,6 +19,7 @@ from .block_values import compute_once_per_block
 from .branches import branch_selections
 from .build import build_kernel_state
 from .circular import run_pipelines
+from .common_values import fill_common_values
 from .contracts import check_order, contract_of
 from .counted_positions import count_positions
 from .dependent_launch import overlap_launches
@@ -75,6 +76,7 @@ PIPELINE: tuple[Pass, ...] = (
     join_tile_scales,  # conditions that differ between threads are Ifs around their statements
     branch_selections,  # predicates are Ifs, and no later pass moves ops
     count_positions,  # no later pass moves ops or changes their loops
+    fill_common_values,  # conditions are final
     mark_unrolled,  # addresses are final
     keep_iterations_apart,  # unrolled loops are marked
     fold_runs,  # unrolled loops are marked

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ..analysis.precision import is_stored_narrow
+from ..dtypes import DataType
 from ..ir.fusion import Fusion
-from ..ir.values import PointwiseOp, TensorView
+from ..ir.values import Expr, PointwiseOp, TensorView
 from ..ops.build import cast
 from .plan import KernelStep, Step
 
@@ -27,12 +28,18 @@ def narrow_edges(fusion: Fusion, steps: Sequence[Step], edges: Collection[Tensor
         if tensor in others or tensor in whole:
             continue
         own = {t.name for step in steps if isinstance(step, KernelStep) and tensor in step.outputs for t in step.fusion.tensors()}
-        readers = [use for use in tensor.uses() if not any(t.name in own for t in use.tensor_outputs)]
+        held = fusion.held[tensor.name]
+        readers = [use for use in tensor.uses() if not any(t.name in own for t in use.tensor_outputs) and not _narrows(use, held)]
         if readers:
-            narrow = cast(fusion, tensor, fusion.held[tensor.name])
+            narrow = cast(fusion, tensor, held)
             fusion.replace_inputs(readers, tensor, cast(fusion, narrow, tensor.dtype()))
             is_changed = True
     return is_changed
+
+
+def _narrows(use: Expr, held: DataType) -> bool:
+    """True for the cast itself, which the next cut may leave to the kernels that read it."""
+    return use.op_name == "cast" and use.tensor_outputs[0].dtype() is held
 
 
 __all__ = ["narrow_edges"]

@@ -98,8 +98,8 @@ torch.library.register_fake("weft::combined_rows", lambda base, values, index, d
 
 @rule(torch.ops.weft.combined_rows.default)
 def combined_rows(t: Translation, base: Operand, values: Operand, index: Operand, dim: int, kind: str) -> Operand:
-    """Extrema are those of torch: a NaN stays."""
-    return t.to(t.ops.scatter_rows(t.wide(base), index, t.wide(values), dim, kind), t.result_dtype)
+    """Extrema are those of torch: a NaN stays. Those of 16 bits are not rounded either where the values are not, as the gradient compares the two."""
+    return t.ops.scatter_rows(t.wide(base), index, t.wide(values), dim, kind)
 
 
 @rule(torch.ops.weft.sorted_row_sums.default)
