@@ -7,9 +7,10 @@ import re
 import pytest
 import torch
 from channel_cases import BF16, FLOAT, along, batch_norm, checked, softmax_across, with_params
+from fusion_check import poisoned_outputs
 from row_fusions import numbers, wide
 
-from weft import FusionDefinition
+from weft import DataType, FusionDefinition
 from weft.options import options
 from weft.schedulers import outer_persistent
 
@@ -148,3 +149,25 @@ def test_two_kernels_of_long_columns_both_compute_what_is_short_from_inputs(monk
     assert set(texts) == {"reduction", "pointwise"}
     for text in texts.values():
         assert all(re.search(rf"const weft::bf16\*(?: __restrict__)? T{n}\b", text) for n in (0, 2))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 300])
+def test_values_of_rows_that_lose_the_axis_of_columns(rows: int) -> None:
+    """v / s of each row, also a result of its own, scales the row: no loop of its one axis is within those of columns, so that all rows would be kept."""
+    with FusionDefinition() as fd:
+        o = fd.ops
+        x, s = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float), fd.define_tensor([-1, 1], contiguity=[True, None], dtype=DataType.Float)
+        v, low = fd.define_tensor([-1], contiguity=True, dtype=DataType.Float), o.maximum(s, 0.5)
+        share = o.div(v, o.squeeze(low, [1]))
+        y = o.mul(x, o.add(o.broadcast(share, [False, True]), low))
+        fd.add_output(o.sin(o.sub(y, o.broadcast(o.div(o.sum(y, [0]), 7.0), [True, False]))))
+        fd.add_output(o.neg(share))
+    made = torch.Generator().manual_seed(rows)
+    inputs = [torch.randn(rows, 10, generator=made), torch.rand(rows, 1, generator=made), torch.randn(rows, generator=made)]
+    with poisoned_outputs(), options(check="races", strict_schedules=True, chip="H200"):
+        out, negative = fd.execute(inputs)
+    a, b, c = (t.double() for t in inputs)
+    b = b.clamp_min(0.5)
+    y = a * (c[:, None] / b + b)
+    torch.testing.assert_close(out.double(), (y - y.sum(0) / 7).sin(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(negative.double(), -c / b[:, 0], rtol=1e-6, atol=1e-6)

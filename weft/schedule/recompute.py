@@ -6,7 +6,7 @@ Cloned are the ops of ELEMENTWISE, which are cheap; random numbers could be draw
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Container, Set
 
 from ..errors import UserError
 from ..ir.fusion import Fusion
@@ -34,7 +34,7 @@ def recompute_chain(
     if not any(v is tv for v in for_use.inputs):
         raise NotAUse(tensor=tv, use=for_use)
     fusion: Fusion = tv.fusion  # type: ignore[assignment]
-    reduced = {t for t in after_reduction(fusion) if t.name not in whole_rows}
+    reduced = _BehindReductions(whole_rows)
     clone = _clone(fusion, tv, {} if memo is None else memo, reduced, cloned)
     if clone is not tv:
         fusion.replace_input(for_use, tv, clone)
@@ -69,7 +69,31 @@ def after_reduction(fusion: Fusion) -> set[TensorView]:
     return out
 
 
-def is_end(tensor: TensorView, reduced: set[TensorView], cloned: tuple[type[Expr], ...] = ELEMENTWISE) -> bool:
+class _BehindReductions:
+    """The tensors that depend on a reduction, found for those that are asked about; none of the names `but`."""
+
+    def __init__(self, but: Set[int]) -> None:
+        self._but, self._found = but, dict[TensorView, bool]()
+
+    def __contains__(self, tensor: object) -> bool:
+        return isinstance(tensor, TensorView) and tensor.name not in self._but and self._depends(tensor)
+
+    def _depends(self, tensor: TensorView) -> bool:
+        found, stack = self._found, [tensor]
+        while stack:
+            at = stack[-1]
+            made = at.definition()
+            if at not in found and made is not None and not isinstance(made, (ReductionOp, WelfordOp)):
+                if unknown := [t for t in made.tensor_inputs if t not in found]:
+                    stack += unknown
+                    continue
+            if at not in found:
+                found[at] = made is not None and (isinstance(made, (ReductionOp, WelfordOp)) or any(found[t] for t in made.tensor_inputs))
+            stack.pop()
+        return found[tensor]
+
+
+def is_end(tensor: TensorView, reduced: Container[TensorView], cloned: tuple[type[Expr], ...] = ELEMENTWISE) -> bool:
     """True for a tensor that a recomputed chain reads instead of cloning it. cloned: see `recompute_chain`."""
     definition = tensor.definition()
     if definition is None or not isinstance(definition, cloned) or tensor.has_root() and not isinstance(definition, LoadStoreOp):
@@ -80,7 +104,7 @@ def is_end(tensor: TensorView, reduced: set[TensorView], cloned: tuple[type[Expr
 
 
 def _clone(
-    fusion: Fusion, tensor: TensorView, memo: dict[TensorView, TensorView], reduced: set[TensorView], cloned: tuple[type[Expr], ...]
+    fusion: Fusion, tensor: TensorView, memo: dict[TensorView, TensorView], reduced: Container[TensorView], cloned: tuple[type[Expr], ...]
 ) -> TensorView:  # fmt: skip
     if tensor in memo:
         return memo[tensor]

@@ -17,7 +17,7 @@ from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..arch import CP_ASYNC_BYTES, Arch
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
-from ..ir.values import IterDomain, TensorView
+from ..ir.values import IterDomain, SqueezeOp, TensorView
 from ..schedule.caching import cache_after
 from ..schedule.primitives import set_memory_type
 from ..schedule.rfactor import rfactor
@@ -104,6 +104,8 @@ class OuterPersistent(Scheduler):
             return Decline("the innermost axis is reduced, which is the case of inner_persistent")
         if found.blocks.groups:
             return Decline(NO_GROUPS)
+        if any(isinstance(e, SqueezeOp) and found.axes.stored(e.tensor_outputs[0]) & found.shape.reduced for e in fusion.tensor_exprs()):
+            return Decline("values of rows lose the axis of the columns, which threads are bound to: they would be kept for all rows")
         if found.buffers.projection_obstacle == NO_INPUT:  # nothing has to be kept or read: each pass computes such tensors again
             found.buffers = replace(found.buffers, projected=(), projection_obstacle="")
         if found.buffers.projected is None:
