@@ -62,7 +62,7 @@ def _ops(body: list[Statement], place: Condition) -> Iterator[tuple[Op, Conditio
 
 
 def _thread_values(body: list[Statement]) -> set[Buffer]:
-    """The registers whose values depend on the thread: of indices, other registers, and what threads do together."""
+    """The registers whose values depend on the thread: of indices, other registers, and what threads do together. What memory holds at one place does not."""
     found: set[Buffer] = set()
     names: set[Sym] = set()
     statements = [s for s in walk(body) if isinstance(s, (Op, Let)) or not isinstance(s, (Nest, Allocate))]
@@ -72,7 +72,7 @@ def _thread_values(body: list[Statement]) -> set[Buffer]:
             if isinstance(s, Op):
                 own = type(s) is not Op or _names_threads(expressions_of(s), names)
                 if own or any(isinstance(o, Access) and o.buffer in found for o in s.operands):
-                    found.update(o.buffer for o in s.outputs)
+                    found.update(o.buffer for o in s.outputs if o.buffer.memory is MemoryType.local)
             elif isinstance(s, Let):
                 if _names_threads([s.value], names):
                     names.add(s.variable)
