@@ -20,8 +20,13 @@ from weft.ir.values import Expr
 from weft.runtime import runtimes
 from weft.runtime.runtimes import SharedDefinition
 from weft.runtime.steps import PlanTable
+from weft.segment.asking import Pairs
 from weft.segment.extract import boundary, extract
+from weft.segment.group import Group
+from weft.segment.groups import Graph
 from weft.segment.loops import joined_all, of_expr
+from weft.segment.partition import kernel_step
+from weft.segment.search import repeat_for, search
 
 SAME_LOOP, TWO_EXTENTS = "same loop", "two extents"
 
@@ -73,7 +78,12 @@ def beside_its_transpose(fd: FusionDefinition) -> None:
 def decided(define: Any, **given: int) -> Fusion:
     with FusionDefinition() as fd:
         define(fd, **given)
-    return SharedDefinition(fd.fusion).base.plans.fusion
+    return decided_of(fd)
+
+
+def decided_of(fd: FusionDefinition) -> Fusion:
+    shared = SharedDefinition(fd.fusion)
+    return (shared.base or shared.variant_for({})).plans.fusion
 
 
 def grown(exprs: list[Expr], rng: random.Random) -> list[Expr]:
@@ -104,6 +114,58 @@ def test_loops_of_a_group_conflict_where_those_of_its_kernel_do() -> None:
                 assert {SAME_LOOP: loops.has_conflict, TWO_EXTENTS: loops.has_two_extents, "none": True}[kind], (conflict, group)
                 found[kind] += 1
     assert all(found[kind] >= 10 for kind in (SAME_LOOP, TWO_EXTENTS, "none")), found
+
+
+def stored_and_scattered(fd: FusionDefinition, more: int = 0) -> None:
+    """Values stored at positions, beside functions of a matrix that some of them come from, and its sums."""
+    ops = fd.ops
+    x, w = (fd.define_tensor(shape=shape, contiguity=True, dtype=DataType.Float) for shape in ([40, 6], [40]))
+    at = fd.define_tensor(shape=[40], contiguity=True, dtype=DataType.Int)
+    y = ops.mul(x, ops.broadcast(ops.exp(w), [False, True]))
+    fd.add_output(ops.scatter_add(ops.neg(w), at, ops.sin(w), 0))
+    fd.add_output(ops.sum(y, [1]))
+    fd.add_output(ops.mul(ops.sin(w), w))
+    fd.add_output(ops.sub(y, ops.broadcast(ops.cos(w), [False, True])))
+
+
+def test_what_loops_rule_out_no_scheduler_takes() -> None:
+    """Two groups that are not asked about, because no tensor can have all loops of one kernel for both, are groups that schedulers decline."""
+    rng, ruled_out, taken = random.Random(0), Counter[bool](), 0
+    for define in (pairs_of_points, beside_its_transpose, small_products, shifted, stored_and_scattered):
+        plain = decided(define)
+        for fusion in (plain, term_by_term(plain) or plain):
+            for _ in range(3):
+                graph = Graph(fusion, fusion.tensor_exprs(), fusion.tensor_outputs(), {})
+                pairs = Pairs(graph, lambda a, b: True, is_trusting=True)
+
+                def is_joined(a: Group, b: Group, is_last: bool, graph: Graph = graph, pairs: Pairs = pairs) -> bool:
+                    nonlocal taken
+                    own = kernel_step(graph.fusion, graph.members(a, b), graph.writes(a, b)).fusion
+                    is_taken = not graph.ties(a, b) and compiler.declines(own, {}, H200) is None
+                    taken += is_taken
+                    if not pairs._may_have_reference(a, b, joined_all([of_expr(e) for e in graph.members(a, b)])):
+                        assert not is_taken, str(own)
+                        ruled_out[bool(a.folds or b.folds)] += 1
+                    return is_taken and rng.random() < 0.7
+
+                search(graph, is_joined, rng)
+    assert ruled_out[True] and min(ruled_out[False], taken) >= 20, (ruled_out, taken)
+
+
+def test_a_group_has_no_expression_that_only_another_one_repeats() -> None:
+    """What only another group reads, which computes it again, is not computed in the group that had it: its kernel would have an input that it does not need,
+    and schedulers might decline it for an axis of that."""
+    with FusionDefinition() as fd:
+        x, w = (fd.define_tensor(shape=shape, contiguity=True, dtype=DataType.Float) for shape in ([5, 7], [5, 7]))
+        repeated, own = fd.ops.exp(x), fd.ops.sin(w)
+        fd.add_output(own)
+        fd.add_output(fd.ops.sum(repeated, [1]))
+    fusion = decided_of(fd)
+    graph = Graph(fusion, fusion.tensor_exprs(), fusion.tensor_outputs(), {})
+    exp, sin, fold = (next(g for g in graph.groups if g.anchors[0].op_name == name) for name in ("exp", "sin", "sum"))
+    both = graph.join(exp, sin)
+    assert repeat_for(graph, exp.anchors[0].tensor_outputs[0] if exp.is_alive else both.anchors[-1].tensor_outputs[0], fold, 1e9)
+    assert [e.op_name for e in graph.members(both)] == ["sin"]
 
 
 def asked(define: Any, monkeypatch: pytest.MonkeyPatch, **given: int) -> int:

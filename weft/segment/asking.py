@@ -85,7 +85,7 @@ class Pairs:
         state = len(a.anchors) + len(b.anchors), len(a.repeated) + len(b.repeated)
         self._next = {a: (state, both), b: (state, both)}
         is_folded = any(g.folds or g.scans or g.scatters for g in (a, b))
-        if not is_folded and not self._has_reference(a, b, both):
+        if not self._may_have_reference(a, b, both):
             return False
         kind = self.graph.kind(a, b) if self.is_trusting and is_folded else None
         if self.is_trusting and (not is_folded or kind in self._taken):
@@ -99,11 +99,18 @@ class Pairs:
             self._taken.add(kind)
         return is_taken
 
-    def _has_reference(self, a: Group, b: Group, both: Loops) -> bool:
-        """Tell whether one of the tensors that both groups write depends on all axes of what they read in loops, and write."""
+    def _may_have_reference(self, a: Group, b: Group, both: Loops) -> bool:
+        """Tell whether some tensor may have all loops. Without reductions, one of the tensors that both groups write depends on all axes of what they read in
+        loops, and write; else all reductions have these axes. What ties loops, folds of groups within rows and running folds are left to the schedulers."""
+        if a.scans or b.scans or not both.folded and (a.folds or b.folds):
+            return True
         written = [both.of(t) for t in self.graph.writes(a, b)]
         needed = functools.reduce(operator.or_, written, both.read)
-        return needed in written
+        if not both.folded:
+            return needed in written
+        if self.graph.folds_groups(a, b) or self.graph.ties(a, b):
+            return True
+        return len(both.folded) == 1 and not needed & ~next(iter(both.folded))
 
     def has_conflict(self, group: Group) -> bool:
         """True if no kernel computes a group, nor any group with its expressions: two axes of one tensor would share a loop."""

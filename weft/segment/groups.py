@@ -168,7 +168,8 @@ class Graph:
         return spread
 
     def members(self, *groups: Group) -> list[Expr]:
-        """Return the expressions of the kernel of groups in order: anchors, recomputed expressions, and the free chains before them."""
+        """Return the expressions of the kernel of groups in order: anchors, recomputed expressions, and the free chains before them. What only other groups
+        need, which recompute it, is left out."""
         found = {id(e): e for group in groups for e in (*group.anchors, *group.repeated)}
         stack = list(found.values())
         while stack:
@@ -177,7 +178,13 @@ class Graph:
                 if definition is not None and id(definition) not in found and not self.is_anchor.get(id(definition), True):
                     found[id(definition)] = definition
                     stack.append(definition)
-        return sorted(found.values(), key=lambda e: self.place[id(e)])
+        members, needed = list[Expr](), self.writes(*groups)
+        needed.update(t for g in groups if g.is_single or g.scatters for e in g.anchors for t in e.tensor_outputs)
+        for expr in sorted(found.values(), key=lambda e: self.place[id(e)], reverse=True):
+            if not needed.isdisjoint(expr.tensor_outputs):
+                members.append(expr)
+                needed.update(expr.tensor_inputs)
+        return members[::-1]
 
     # -- axes and bytes
     def bit(self, axis: IterDomain) -> int:
@@ -332,6 +339,11 @@ class Graph:
         if len(reduced) < 2 or not reduced & self._of_groups:
             return reduced
         return {axes for axes in reduced if axes not in self._of_groups or not any(axes != rows and axes & ~rows == 0 for rows in reduced)}
+
+    def folds_groups(self, a: Group, b: Group) -> bool:
+        """Tell whether reductions of two groups may be over elements within rows of others."""
+        folds = {reduced for _, reduced in a.folds | b.folds}
+        return self._without_groups(folds) != folds
 
     def _innermost(self, reads: Collection[TensorView]) -> int:
         """Return the innermost axis in memory of the largest of `reads`, as a bit; all bits if there is none."""

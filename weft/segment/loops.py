@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..analysis.axes import UnionFind, lookup_key, pairwise, siblings
 from ..ir.block_ops import loop_sources
 from ..ir.graph_ops import LookupOp, TorchOp
-from ..ir.values import Expr, IterDomain, TensorView
+from ..ir.values import Expr, IterDomain, ReductionOp, TensorView, WelfordOp
 from ..schedule.planned_loops import set_bits
 
 
@@ -25,7 +25,7 @@ class Loops:
     class_of: by axis, and by what makes axes of other expressions the same (`analysis.axes.lookup_key`). equal_of: the same for axes that are no broadcasts, by
     equal extents: a class may have several of these numbers, if a broadcast axis joins them. beside: for each class the classes of other axes of the same
     tensors, as a bit set. classes: the class of each number of `equal_of`; other classes have one iteration, and no loop. read: the classes of what the
-    expressions read in loops, as a bit set.
+    expressions read in loops, as a bit set. folded: those of each reduction, the reduced ones included.
     """
 
     class_of: dict[Hashable, int]
@@ -33,6 +33,7 @@ class Loops:
     beside: tuple[int, ...]
     classes: tuple[int, ...]
     read: int
+    folded: frozenset[int] = frozenset()
 
     @property
     def has_conflict(self) -> bool:
@@ -52,11 +53,11 @@ class Loops:
 EMPTY = Loops({}, {}, (), (), 0)
 
 
-def _of(class_of: Mapping[Hashable, int], tensor: TensorView) -> int:
+def _of(class_of: Mapping[Hashable, int], tensor: TensorView, *, is_with_reduced: bool = False) -> int:
     found = 0
     for axis in loop_sources(tensor):
         number = class_of.get(axis)
-        if number is not None and not axis.is_broadcast() and not axis.is_reduction():
+        if number is not None and not axis.is_broadcast() and (is_with_reduced or not axis.is_reduction()):
             found |= 1 << number
     return found
 
@@ -95,7 +96,9 @@ def of_expr(expr: Expr) -> Loops:
                 if axis in known:
                     known[key, dim] = known[axis]
     read = functools.reduce(operator.or_, [_of(class_of, t) for t in expr.read_by_loops], 0)
-    return Loops(class_of, equal_of, tuple(beside), tuple(classes), read)
+    is_fold = isinstance(expr, (ReductionOp, WelfordOp))
+    folded = frozenset(_of(class_of, t, is_with_reduced=True) for t in expr.tensor_outputs) if is_fold else frozenset[int]()
+    return Loops(class_of, equal_of, tuple(beside), tuple(classes), read, folded)
 
 
 def _related(expr: Expr) -> Iterable[tuple[IterDomain, IterDomain]]:
@@ -113,18 +116,26 @@ def joined(a: Loops, b: Loops) -> Loops:
         a, b = b, a
     new, count = _merged(a.class_of, len(a.beside), b.class_of, len(b.beside))
     new_equal, count_equal = _merged(a.equal_of, len(a.classes), b.equal_of, len(b.classes))
-    beside, classes, read = [0] * count, [0] * count_equal, 0
+    beside, classes, read, folded = [0] * count, [0] * count_equal, 0, set[int]()
     for loops, start, start_equal in ((a, 0, 0), (b, len(a.beside), len(a.classes))):
         for n, bits in enumerate(loops.beside):
             for other in set_bits(bits):
                 beside[new[start + n]] |= 1 << new[start + other]
-        for n in set_bits(loops.read):
-            read |= 1 << new[start + n]
+        read |= _renamed(loops.read, new, start)
+        folded.update([_renamed(bits, new, start) for bits in loops.folded])
         for n, number in enumerate(loops.classes):
             classes[new_equal[start_equal + n]] = new[start + number]
     class_of = _renumbered(a.class_of, new) | {key: new[len(a.beside) + n] for key, n in b.class_of.items()}
     equal_of = _renumbered(a.equal_of, new_equal) | {key: new_equal[len(a.classes) + n] for key, n in b.equal_of.items()}
-    return Loops(class_of, equal_of, tuple(beside), tuple(classes), read)
+    return Loops(class_of, equal_of, tuple(beside), tuple(classes), read, frozenset(folded))
+
+
+def _renamed(bits: int, new: list[int], start: int) -> int:
+    """Return a bit set of classes with their new numbers."""
+    found = 0
+    for n in set_bits(bits):
+        found |= 1 << new[start + n]
+    return found
 
 
 def _merged(a: dict[Hashable, int], count_a: int, b: dict[Hashable, int], count_b: int) -> tuple[list[int], int]:
