@@ -19,7 +19,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Set
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .. import compiler, forking
 from ..analysis.extents import SizeEquality, canonicalize_extents
@@ -60,16 +60,22 @@ MOST_OVERLAPPED_BYTES = 12 << 20
 LARGEST_INT32_INDEX = (2**31 - 1) // 2
 """A kernel with indices below this computes them in int32; the other half of the range is for intermediate results."""
 
+MOST_KEPT_EXPRS = 50_000
+"""Expressions that definitions, or kernels, which nothing uses any more keep in a process, all copies for kernels and plans included: 3 to 4 kB each, counted
+for random compositions of torch functions, so some hundred MB."""
+
 
 class OnceTable(Generic[Value]):
     """Values by key, each made once. Threads that want the same key wait for the first; a maker that fails leaves the key free.
 
-    is_limited: it keeps at most as many as the setting `kept_kernels`, and drops the least recently used; users keep references to theirs.
+    exprs_of: how many expressions a key and its value keep. With it, the table keeps at most as many values as the setting `kept_kernels`, of at most
+    `MOST_KEPT_EXPRS` expressions, and drops the least recently used; users keep references to theirs, and find them here as long as they do.
     """
 
-    def __init__(self, *, is_limited: bool = False) -> None:
+    def __init__(self, exprs_of: Callable[[Any, Value], int] | None = None) -> None:
         self._made: OrderedDict[Hashable, Value] = OrderedDict()
-        self._is_limited = is_limited
+        self._dropped: weakref.WeakValueDictionary[Hashable, Value] = weakref.WeakValueDictionary()
+        self._exprs_of = exprs_of
         self._locks: dict[Hashable, threading.Lock] = {}  # of what is being made
         self._lock = forking.lock()
         _tables.add(self)
@@ -77,9 +83,11 @@ class OnceTable(Generic[Value]):
     def get(self, key: Hashable) -> Value | None:
         """Return the value of `key` if it exists."""
         found = self._made.get(key)
-        if found is not None and self._is_limited:
+        if self._exprs_of is not None:
             with self._lock:
-                if key in self._made:
+                found = self._made.get(key) or self._dropped.get(key)
+                if found is not None:
+                    self._made[key] = found
                     self._made.move_to_end(key)
         return found
 
@@ -96,16 +104,30 @@ class OnceTable(Generic[Value]):
                 found = self._made[key] = make()
         with self._lock:
             self._locks.pop(key, None)
-            limit = current().kept_kernels if self._is_limited else 0
-            while limit and len(self._made) > limit:
-                self._made.popitem(last=False)
+            self._drop()
         return found
+
+    def _drop(self) -> None:
+        """Drop what was not used for longest beyond the limits. What was made last stays."""
+        limit = current().kept_kernels
+        if self._exprs_of is None or not limit:
+            return
+        exprs = 0
+        for number, (key, value) in enumerate(reversed(list(self._made.items()))):
+            exprs += self._exprs_of(key, value)
+            if number and (number >= limit or exprs > MOST_KEPT_EXPRS):
+                self._dropped[key] = self._made.pop(key)
+
+    def values(self) -> list[Value]:
+        """Return what was made, the least recently used first."""
+        return list(self._made.values())
 
     def __len__(self) -> int:
         return len(self._made)
 
     def clear(self) -> None:
         self._made.clear()
+        self._dropped.clear()
 
 
 _tables: "weakref.WeakSet[OnceTable]" = weakref.WeakSet()
@@ -182,6 +204,7 @@ class SharedDefinition:
             (e, *place) for e in self.fusion.tensor_exprs() if isinstance(e, LookupOp) for place in fixed_places(e) if not place[1].is_const
         ]
         self._variants: OnceTable[Variant] = OnceTable()
+        self._own_exprs = len(self.fusion.tensor_exprs())
         is_rewritten = has_views(self.fusion) or is_open(self.fusion) or has_few_largest(self.fusion)
         asks = not is_scheduled and is_rewritten and not all(sym.is_const for sym in self.extents)
         self.has_scatters = not is_scheduled and has_scatters(self.fusion)
@@ -196,6 +219,11 @@ class SharedDefinition:
     def equalities(self) -> list[SizeEquality]:
         """Sizes that must be equal in every call; variants with questions about sizes have their own."""
         return [] if self.base is None else self.base.equalities
+
+    @property
+    def exprs(self) -> int:
+        """How many expressions it keeps, those of its variants and their kernels included."""
+        return self._own_exprs + sum(variant.plans.exprs for variant in self._variants.values())
 
     def _made(self, zero: frozenset[Sym], viewed: frozenset[int], questions: Questions) -> Variant:
         return self._variants.get_or_make((zero, viewed, ()), lambda: Variant(self, zero, viewed, questions))
@@ -230,7 +258,7 @@ class SharedDefinition:
         return self._variants.get_or_make((zero, viewed, questions.answers), lambda: variant)
 
 
-_definitions: OnceTable[SharedDefinition] = OnceTable(is_limited=True)
+_definitions: OnceTable[SharedDefinition] = OnceTable(lambda key, shared: shared.exprs)
 
 
 @paused
@@ -429,8 +457,8 @@ class Kernels:
     """Programs and kernels by their keys. `SHARED` serves all definitions that the schedulers schedule."""
 
     def __init__(self) -> None:
-        self._programs: OnceTable[KernelProgram] = OnceTable(is_limited=True)
-        self._runtimes: OnceTable[Runtime] = OnceTable(is_limited=True)
+        self._programs: OnceTable[KernelProgram] = OnceTable(lambda key, program: key[0].exprs)  # see `request_for`
+        self._runtimes: OnceTable[Runtime] = OnceTable(lambda key, runtime: runtime.part.exprs)
 
     def program(self, request: Request) -> KernelProgram:
         return self._programs.get_or_make(request.program_key, request.make_program)

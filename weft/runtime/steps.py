@@ -22,11 +22,11 @@ from .outputs import hazard
 
 class Part:
     """The fusion of one kernel: its outputs are computed, distinct, not empty and connected. index_extents: element counts that bound its indices. hazards:
-    positions of outputs that must not be written into an input's buffer while the kernel runs, with the reason.
+    positions of outputs that must not be written into an input's buffer while the kernel runs, with the reason. exprs: how many expressions the fusion has.
     """
 
     def __init__(self, fusion: Fusion) -> None:
-        self.fusion = fusion
+        self.fusion, self.exprs = fusion, len(fusion.tensor_exprs())
         self.index_extents = index_extents(fusion)
         self.hazards: dict[int, str] = {}
         for place, output in enumerate(fusion.outputs()):
@@ -57,10 +57,10 @@ class KernelUse:
 
 
 class PlanTable:
-    """The plans of one fusion; the parts of their kernels."""
+    """The plans of one fusion; the parts of their kernels. exprs: how many expressions the fusion and its plans keep."""
 
     def __init__(self, fusion: Fusion, fixed: Plan | None = None) -> None:
-        self.fusion, self.fixed = fusion, fixed
+        self.fusion, self.fixed, self.exprs = fusion, fixed, len(fusion.tensor_exprs())
         self._plans: dict[tuple[str, str], list[Plan]] = {}
         self._parts: dict[int, Part] = {}  # by the identity of their fusions, which they keep
         self._lock = forking.lock()
@@ -80,6 +80,8 @@ class PlanTable:
                 if found is None:
                     found = make_plan(self.fusion, lambda fusion: compiler.declines(fusion, env, arch), env, order)
                     self._plans.setdefault((arch.name, order), []).append(found)
+                    kept = {id(own): own for own in (*(step.fusion for step in found.kernels), *found.declined)}
+                    self.exprs += sum(len(own.tensor_exprs()) for own in kept.values())
         return found
 
     def _known(self, env: Mapping[Sym, Number], arch: Arch, order: str) -> Plan | None:
