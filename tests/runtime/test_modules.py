@@ -75,8 +75,11 @@ def test_nothing_is_unloaded_while_a_graph_lives(fake_driver: Any, monkeypatch: 
 
 
 def test_a_limited_table_forgets_what_was_used_longest_ago() -> None:
-    table: OnceTable[str] = OnceTable(is_limited=True)
+    class Kept(str):
+        """A string that can be referred to weakly."""
+
+    table: OnceTable[Kept] = OnceTable(len)
     with options(kept_kernels=2):
         for key in "abac":
-            table.get_or_make(key, key.upper)
+            table.get_or_make(key, lambda key=key: Kept(key.upper()))  # type: ignore[misc]
         assert table.get("b") is None and table.get("a") == "A" and table.get("c") == "C" and len(table) == 2

@@ -19,7 +19,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Set
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from .. import compiler, forking
 from ..analysis.extents import SizeEquality, canonicalize_extents
@@ -63,16 +63,18 @@ LARGEST_INT32_INDEX = (2**31 - 1) // 2
 MOST_KEPT_EXPRS = 50_000
 """Expressions that definitions, or kernels, which nothing uses any more keep in a process, all copies for kernels and plans included: 3 to 4 kB each, counted
 for random compositions of torch functions, so some hundred MB."""
+LINE = 64
+"""Characters of a kernel's text that count as one expression, about a line."""
 
 
 class OnceTable(Generic[Value]):
     """Values by key, each made once. Threads that want the same key wait for the first; a maker that fails leaves the key free.
 
-    exprs_of: how many expressions a key and its value keep. With it, the table keeps at most as many values as the setting `kept_kernels`, of at most
+    exprs_of: how many expressions a value keeps. With it, the table keeps at most as many values as the setting `kept_kernels`, of at most
     `MOST_KEPT_EXPRS` expressions, and drops the least recently used; users keep references to theirs, and find them here as long as they do.
     """
 
-    def __init__(self, exprs_of: Callable[[Any, Value], int] | None = None) -> None:
+    def __init__(self, exprs_of: Callable[[Value], int] | None = None) -> None:
         self._made: OrderedDict[Hashable, Value] = OrderedDict()
         self._dropped: weakref.WeakValueDictionary[Hashable, Value] = weakref.WeakValueDictionary()
         self._exprs_of = exprs_of
@@ -114,7 +116,7 @@ class OnceTable(Generic[Value]):
             return
         exprs = 0
         for number, (key, value) in enumerate(reversed(list(self._made.items()))):
-            exprs += self._exprs_of(key, value)
+            exprs += self._exprs_of(value)
             if number and (number >= limit or exprs > MOST_KEPT_EXPRS):
                 self._dropped[key] = self._made.pop(key)
 
@@ -258,7 +260,7 @@ class SharedDefinition:
         return self._variants.get_or_make((zero, viewed, questions.answers), lambda: variant)
 
 
-_definitions: OnceTable[SharedDefinition] = OnceTable(lambda key, shared: shared.exprs)
+_definitions: OnceTable[SharedDefinition] = OnceTable(lambda shared: shared.exprs)
 
 
 @paused
@@ -457,8 +459,8 @@ class Kernels:
     """Programs and kernels by their keys. `SHARED` serves all definitions that the schedulers schedule."""
 
     def __init__(self) -> None:
-        self._programs: OnceTable[KernelProgram] = OnceTable(lambda key, program: key[0].exprs)  # see `request_for`
-        self._runtimes: OnceTable[Runtime] = OnceTable(lambda key, runtime: runtime.part.exprs)
+        self._programs: OnceTable[KernelProgram] = OnceTable(lambda program: len(program.text) // LINE)
+        self._runtimes: OnceTable[Runtime] = OnceTable(lambda runtime: runtime.part.exprs)
 
     def program(self, request: Request) -> KernelProgram:
         return self._programs.get_or_make(request.program_key, request.make_program)
