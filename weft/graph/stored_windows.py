@@ -37,7 +37,7 @@ def store_windows_before_reductions(fusion: Fusion) -> None:
     for flow in _flows(exprs, windows):
         stored = flow.waist(exprs, readers)
         if stored is not None and flow.lost_instructions(windows) > stored_instructions(stored):
-            _store(fusion, stored)
+            store(fusion, stored)
 
 
 def _is_in_vectors(lookup: LookupOp) -> bool:
@@ -98,7 +98,7 @@ def _flows(exprs: Sequence[Expr], windows: Mapping[TensorView, WindowPlaces]) ->
     return list(dict.fromkeys(of.values()))
 
 
-def _store(fusion: Fusion, tensor: TensorView) -> None:
+def store(fusion: Fusion, tensor: TensorView) -> None:
     """Let a tensor be a copy that ends a segment of what it was."""
     made_by = tensor.definition()
     assert made_by is not None
@@ -109,4 +109,4 @@ def _store(fusion: Fusion, tensor: TensorView) -> None:
     fusion.register(stored)
 
 
-__all__ = ["store_windows_before_reductions"]
+__all__ = ["store", "store_windows_before_reductions"]

@@ -73,11 +73,11 @@ _function(
 )  # fmt: skip
 # ---- trigonometric and hyperbolic functions
 _function(
-    "sin", lambda x: torch.sin(x), math.sin, narrow_flops=13, parity=_ODD, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA,
+    "sin", lambda x: torch.sin(x), math.sin, narrow_flops=13, parity=_ODD, flops=29, is_exp=True, is_steep=True, ulp=2, source=_CUDA,
     gradient=lambda o, g, y, x: g * o.cos(x),
 )  # fmt: skip
 _function(
-    "cos", lambda x: torch.cos(x), math.cos, narrow_flops=14, parity=_EVEN, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA,
+    "cos", lambda x: torch.cos(x), math.cos, narrow_flops=14, parity=_EVEN, flops=29, is_exp=True, is_steep=True, ulp=2, source=_CUDA,
     gradient=lambda o, g, y, x: -g * o.sin(x),
 )  # fmt: skip
 _function(

@@ -29,10 +29,10 @@ MOST_OPEN = 8
 
 
 def join_alike(graph: Graph) -> None:
-    """Join pointwise groups that share a tensor in memory, do not depend on each other, and have loops of equal sizes. `parts` of the result has the original
-    groups. A group that needs only small results of another one, such as a value per row, computes them itself."""
+    """Join pointwise groups that share a tensor in memory, or read none, do not depend on each other, and have loops of equal sizes. `parts` of the result has
+    the original groups. A group that needs only small results of another one, such as a value per row, computes them itself."""
     _free_from_small_results(graph)
-    open_groups: dict[TensorView, list[Group]] = {}
+    open_groups: dict[TensorView | None, list[Group]] = {}
     for group in sorted(graph.alive(), key=lambda g: g.first):
         if group.is_single or group.folds:
             continue
@@ -40,12 +40,13 @@ def join_alike(graph: Graph) -> None:
         if part is None:
             continue
         group.parts = [part]
-        near = [other for t in sorted(group.reads, key=lambda t: t.name) for other in open_groups.get(t, [])[-MOST_OPEN:]]
+        reads: list[TensorView | None] = [*sorted(group.reads, key=lambda t: t.name)] or [None]
+        near = [other for t in reads for other in open_groups.get(t, [])[-MOST_OPEN:]]
         for other in dict.fromkeys(near):
             if other.is_alive and _are_alike(graph, other, group):
                 group = _join(graph, other, group)
                 break
-        for tensor in group.reads:
+        for tensor in group.reads or (None,):
             known = open_groups.setdefault(tensor, [])
             if group not in known:
                 known.append(group)

@@ -38,6 +38,7 @@ from .groups import Graph, bytes_in_memory, is_alone, is_barrier, slots_of
 from .narrow_edges import narrow_edges
 from .plan import JoinStep, KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_tensors
 from .search import join_states, repeat_short_chains, search
+from .stored_tables import store_tables
 
 SPILLS = "one kernel has too few registers"
 SMALL = 100
@@ -177,7 +178,7 @@ def _make_plan(fusion: Fusion, asks: Asked, env: Mapping[Sym, Number], order: st
             reasons.update(part.reasons)
     returned = set(fusion.outputs())
     edges = dict.fromkeys(t for step in steps for t in step.outputs if t not in returned)
-    if order == "best" and (narrow_edges(fusion, steps, edges) or _keep_formats_between(fusion, steps, edges)):
+    if order == "best" and (narrow_edges(fusion, steps, edges) or _keep_formats_between(fusion, steps, edges) or store_tables(fusion, steps, env)):
         return _make_plan(fusion, asks, env, order)
     _mark_read_again(steps)
     return Plan(tuple(steps), tuple(edges), reasons, tuple(part for part in declined.values() if order == "best" and is_taken_at_some_sizes(part)))
