@@ -52,7 +52,7 @@ def counted(x: Tensor) -> Tensor:
 
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("function", [turned, turned_by_halves, placed, counted], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("shape", [(5, 7, 24), (3, 33, 10), (1, 5, 8), (6, 1, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(11, 7, 24), (9, 33, 10), (1, 5, 8), (12, 1, 4)], ids=str)
 def test_tables_are_those_of_each_row(function: Callable[[Tensor], Tensor], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Here a launch costs nothing, and moving bytes nearly nothing, so each table is stored."""
     monkeypatch.setattr(stored_tables, "LAUNCH_BYTES", 0)
@@ -96,3 +96,13 @@ def test_a_table_is_stored_where_many_rows_share_it() -> None:
 def test_a_table_of_few_rows_is_computed_in_each(shape: tuple[int, ...]) -> None:
     (kernel,) = programs(norm_with_angles(shape[-1]), [shape])  # a definition is cut for the sizes of its first call
     assert "sin" in kernel.program.text
+
+
+def test_what_a_thread_has_once_for_its_column_is_not_stored() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, 1024], contiguity=True, dtype=DataType.Float)
+        v = fd.define_tensor([1024], contiguity=True, dtype=DataType.Float)
+        column = fd.ops.add(fd.ops.sin(v), fd.ops.cos(v))
+        fd.add_output(fd.ops.sum(fd.ops.mul(fd.ops.sin(x), fd.ops.broadcast(column, [True, False])), [0]))
+    (kernel,) = programs(fd, [(16384, 1024), (1024,)])
+    assert kernel.scheduler == "reduction"

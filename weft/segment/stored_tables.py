@@ -8,12 +8,13 @@ for its bytes, a small table that another kernel stores once may cost less, laun
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ..analysis.loop_axes import loop_axes, loop_order
-from ..analysis.op_cost import INSTRUCTIONS_PER_BYTE, LAUNCH_BYTES, cost_of
+from ..analysis.op_cost import INSTRUCTIONS_PER_BYTE, LAUNCH_BYTES, MUFU_SLOTS, OpCost, cost_of
 from ..analysis.precision import wide_tensors
 from ..analysis.thread_values import counted_only
+from ..dtypes import DataType
 from ..expr import Number, Sym, evaluate_int
 from ..graph.stored_windows import store
 from ..graph.window_places import base_of
@@ -28,7 +29,8 @@ from .search import ACCESS_SLOTS
 VECTOR_BYTES = 16
 """Of an access to a table, whose innermost loop is that of the kernel."""
 SHARED_ROWS = 8
-"""Rows of a thread of a pointwise kernel, which compute together what they have in common (`weft.schedulers.still_rows`)."""
+"""Rows of a thread of a pointwise kernel, which compute together what they have in common (`weft.schedulers.still_rows`); of any kernel, if a loop has no
+more: a thread may have all of it."""
 
 
 def store_tables(fusion: Fusion, steps: Sequence[Step], env: Mapping[Sym, Number]) -> bool:
@@ -78,6 +80,14 @@ def _of_definition(step: KernelStep) -> dict[TensorView, TensorView]:
     return found
 
 
+def _slots(costs: Iterable[tuple[OpCost, float]]) -> float:
+    """Return the issue slots of ops, each so many times. Special functions have a pipe of their own, beside the others."""
+    instructions = mufu = 0.0
+    for cost, times in costs:
+        instructions, mufu = instructions + cost.instructions * times, mufu + cost.mufu * times
+    return max(instructions, MUFU_SLOTS * mufu)
+
+
 class _Work:
     """What a kernel computes how often."""
 
@@ -86,6 +96,8 @@ class _Work:
         self.exprs = fusion.tensor_exprs()
         self.is_pointwise = not any(isinstance(e, (ReductionOp, WelfordOp)) for e in self.exprs)
         self.wide = wide_tensors(fusion)
+        folds = (t for e in self.exprs if isinstance(e, (ReductionOp, WelfordOp)) for t in e.tensor_outputs)
+        self.folded = [self.axes.concrete(t) - self.axes.stored(t) for t in folds]
         self.extents = self.axes.extents_elems(env)  # type: ignore[arg-type]
         longest = max(self.axes.tensors, key=lambda t: len(self.axes.logical_order(t)))
         self.order = loop_order(self.axes, self.axes.logical_order(longest), (*fusion.tensor_inputs(), *fusion.tensor_outputs()))
@@ -106,8 +118,10 @@ class _Work:
         """Return the time of the kernel and of one that stores `tables`, as bytes that move meanwhile."""
         first = 0.0
         if tables:
-            slots = sum(self._slots(e) * self._elems(e.tensor_outputs[0]) for e in self._above(tables))
-            first = LAUNCH_BYTES * self._kernels(tables) + max(sum(bytes_in_memory(t, self.env) for t in tables), slots / INSTRUCTIONS_PER_BYTE)
+            above = self._above(tables)
+            moved = {*tables, *(t for e in above for t in e.tensor_inputs if t.is_fusion_input)}
+            slots = _slots((cost_of([e], self.wide), self._elems(e.tensor_outputs[0])) for e in above)
+            first = LAUNCH_BYTES * self._kernels(tables) + max(sum(bytes_in_memory(t, self.env) for t in moved), slots / INSTRUCTIONS_PER_BYTE)
         return first + max(self.takes(tables))
 
     def _kernels(self, tables: Collection[TensorView]) -> int:
@@ -131,23 +145,23 @@ class _Work:
         """Return the issue slots of what is computed if `tables` are read. Outputs on the way to these are written with them."""
         elsewhere = {t for e in self._above(tables) for t in e.tensor_outputs}
         left = [t for t in self.fusion.tensor_outputs() if t not in elsewhere]
-        return sum(self._slots(e) * self.times(e.tensor_outputs[0]) for e in self._above(left, tables))
+        return _slots((cost_of([e], self.wide), self.times(e.tensor_outputs[0])) for e in self._above(left, tables))
 
     def times(self, tensor: TensorView) -> float:
-        """Return how many elements of a tensor threads compute: in each iteration of its innermost loop and of all loops around that."""
+        """Return how many elements of a tensor threads compute: in each iteration of its innermost loop and of all loops around that. A thread that folds whole
+        columns computes once what does not vary along them."""
         stored = self.axes.concrete(tensor)
         places = [n for n, loop in enumerate(self.order) if loop in stored]
         if not places:
             return 1.0
-        extents = [self.extents[loop] for loop in self.order[: places[-1] + 1]]
-        lacks = [extents[n] for n in range(places[-1]) if n not in places]
-        return math.prod(extents) / (min(SHARED_ROWS, lacks[-1]) if self.is_pointwise and lacks else 1)
+        once = set().union(*(loops for loops in self.folded if loops.isdisjoint(stored)))
+        around = [n for n, loop in enumerate(self.order[: places[-1] + 1]) if loop not in once]
+        rows = next((self.extents[self.order[n]] for n in reversed(around) if n not in places), 1)
+        shared = min(SHARED_ROWS, rows) if self.is_pointwise or rows <= SHARED_ROWS else 1
+        return math.prod(self.extents[self.order[n]] for n in around) / shared
 
     def _elems(self, tensor: TensorView) -> float:
         return math.prod(self.extents[loop] for loop in self.axes.stored(tensor))
-
-    def _slots(self, expr: Expr) -> float:
-        return float(cost_of([expr], self.wide).slots)
 
     def _above(self, tensors: Collection[TensorView], ends: Collection[TensorView] = ()) -> list[Expr]:
         """Return what computes tensors, from `ends` and inputs."""
@@ -173,6 +187,7 @@ class _Work:
             table = expr.tensor_outputs[0]
             is_repeated = table.is_fusion_output and self.times(table) > self._elems(table)
             is_plain = not any(axis.expanded_extent is not None for axis in logical_axes(table)) and table not in self.fusion.aliases
+            is_plain = is_plain and table.dtype() is not DataType.Bool  # what a mask leaves out is known from its positions
             if isinstance(expr, PointwiseOp) and is_plain and not counted_only(table) and (is_repeated or self._is_spread(table)):
                 out.append(table)
         return out
