@@ -8,6 +8,7 @@ Read first: `FusionDefinition`.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 from .api import fusion_methods as _fusion_methods, tensor_methods as _tensor_methods  # noqa: F401  (methods of Fusion and TensorView)
@@ -82,3 +83,23 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*__all__, *_MODULES, "__version__"})
+
+
+def _let_names_find_operators() -> None:
+    """Make `torch.ops.weft` import weft.nn, which registers its operators, when one of them is named: `torch.export.load` finds those of a program that another
+    process has written. Only where torch is imported before weft, which must not import it."""
+    ops: Any = getattr(sys.modules.get("torch"), "ops", None)
+    if ops is None or "weft" in vars(ops):
+        return
+    plain = type(ops.aten)
+
+    class Operators(plain):  # type: ignore[misc, valid-type]
+        def __getattr__(self, name: str) -> Any:
+            if not name.startswith("_"):
+                importlib.import_module(".nn", __name__)
+            return super().__getattr__(name)
+
+    ops.weft = Operators("weft")
+
+
+_let_names_find_operators()

@@ -63,3 +63,17 @@ def test_sizes_that_are_multiples_of_a_quotient_and_a_number() -> None:
 
     calls = [(torch.randn(shape),) for shape in ((2, 3, 12, 14), (3, 5, 6, 9), (1, 2, 17, 4))]
     check(repeated, *calls, terms=40, left=frozenset({"aten.avg_pool2d.default", "aten.avg_pool2d_backward.default"}))
+
+
+def test_a_number_of_sizes_is_the_result_of_a_region() -> None:
+    """The share of an element in a group's mean, which has no axes and is not computed from a tensor, and which regions on both sides of a convolution read."""
+
+    def twice(x: Tensor, weight: Tensor) -> Tensor:
+        y = x
+        for _ in range(2):
+            y = F.conv2d(F.silu(F.group_norm(y, 2, weight[0].to(x.dtype), weight[1].to(x.dtype))), weight[:, :, None, None].to(x.dtype))
+        return y
+
+    weight = torch.randn(4, 4)
+    calls = [(torch.randn(2, 4, *sizes), weight) for sizes in ((9, 11), (7, 5))]
+    check(twice, *calls, terms=400, left=frozenset({"aten.convolution.default", "aten.convolution_backward.default"}))

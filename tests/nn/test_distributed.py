@@ -11,7 +11,7 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
-PARTS = ["fsdp,data_parallel,tensor_parallel,operators,functions,compiled"]  # one pair of processes: each imports torch's compiler
+PARTS = ["fsdp,data_parallel,tensor_parallel,operators,functions,compiled,uneven,collectives"]  # one pair of processes: each imports torch's compiler
 
 
 def run(parts: str, folder: Path, device: str) -> None:

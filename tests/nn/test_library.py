@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -201,6 +204,21 @@ def test_exported_programs_are_saved_and_shapes_are_worked_out() -> None:
     assert made.is_meta and made.shape == (3, 8) and made.requires_grad
     with torch._subclasses.FakeTensorMode():
         assert weft.nn.functional.softmax(torch.empty(3, 8), -1).shape == (3, 8)
+
+
+def test_an_exported_program_is_read_by_a_process_that_imports_only_weft(tmp_path: Path) -> None:
+    """The operators of weft.nn are found by their names in the file."""
+    norm, x = weft.nn.RMSNorm(9), torch.randn(3, 9)
+    torch.export.save(torch.export.export(norm, (x,)), tmp_path / "norm.pt2")
+    torch.save((x, F.rms_norm(x.double(), (9,))), tmp_path / "tensors.pt")
+    text = """
+import sys, torch, weft
+x, wanted = torch.load(sys.argv[1] + "/tensors.pt")
+torch.testing.assert_close(torch.export.load(sys.argv[1] + "/norm.pt2").module()(x).double(), wanted, atol=1e-5, rtol=1e-5)
+assert not hasattr(torch.ops.weft, "no_such_operator")
+"""
+    done = subprocess.run([sys.executable, "-c", text, str(tmp_path)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_a_trace_of_torchscript_is_refused_by_name() -> None:

@@ -268,7 +268,7 @@ def compute_tensor_descriptor(sizes: Sequence[int], strides: Sequence[int]) -> t
         stride_order[dim] = rank - 1 - position
         size, stride = sizes[dim], strides[dim]
         if size != 1 and stride:
-            contiguity[position] = stride == expected
+            contiguity[position] = bool(stride == expected)  # of open sizes, a SymBool
             expected = stride * (size or 1)
     return contiguity, stride_order
 

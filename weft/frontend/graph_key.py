@@ -38,6 +38,7 @@ def keys_without_inductor() -> Iterator[None]:
             _instead(codecache, "init_backend_registration", lambda: None),
             _instead(codecache, "torch_key", lambda: _text_of_torch(text)),
             _instead(getattr(codecache, "CacheBase", None), "get_system", _chip),
+            _with_parts(arguments[1] if len(arguments) > 1 else keywords.get("example_inputs", ())),
         ):
             return plain(*arguments, **keywords)
 
@@ -65,6 +66,24 @@ def _instead(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[No
             yield
         finally:
             setattr(owner, name, kept)
+
+
+@contextlib.contextmanager
+def _with_parts(inputs: Any) -> Iterator[None]:
+    """Add the sizes of the tensors that subclasses hold to keys of the block. torch's key of a DTensor has those of the whole one only: where its shards differ
+    in size, a process would be given the graph of another one.
+    """
+    compiler_config: Any = importlib.import_module("torch.compiler.config")
+    parts = [_parts(tensor) for tensor in inputs if isinstance(tensor, torch.Tensor) and hasattr(tensor, "__tensor_flatten__")]
+    with compiler_config.patch(cache_key_tag=f"{compiler_config.cache_key_tag} {parts}") if parts else contextlib.nullcontext():
+        yield
+
+
+def _parts(tensor: Any) -> Any:
+    """Sizes and strides of a tensor, or of those that it consists of."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return [str(n) for n in (*tensor.shape, *tensor.stride())] if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+    return [_parts(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0]]
 
 
 def _chip() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ..dtypes import DataType
 from ..ir.graph_ops import ScatterOp
-from ..ir.values import Scalar, TensorView
+from ..ir.values import TensorView
 from ..ops.build import logical_axes
 from ..ops.shapes import set_stride_order
 from ..runtime.outputs import hazard
@@ -51,7 +51,7 @@ def translate(region: Region) -> Translated:
         made: dict[Node, TensorView] = {}
         for node in region.outputs:
             updated = region.updates.get(node)
-            made[node] = _output(t, node, values[node])
+            made[node] = _output(t, node, values[node], is_on_device)
             fd.add_output(made[node], None if updated is None else values[updated])
         for node, spare in region.reuses.items():
             if hazard(fd.fusion, values[spare], made[node], has_reshapes=True) is None:  # type: ignore[arg-type]
@@ -144,12 +144,14 @@ def _hold(t: Translation, value: Any, fake: Any) -> None:
             t.fd.fusion.hold(value, dtype)  # type: ignore[union-attr]
 
 
-def _output(t: Translation, node: Node, value: Any) -> TensorView:
-    """Give an output the traced type and layout. Errors: Declined for strides that no dense tensor has."""
+def _output(t: Translation, node: Node, value: Any, is_on_device: bool) -> TensorView:
+    """Give an output the traced type and layout. Errors: Declined for strides that no dense tensor has, and for numbers of the CPU beside tensors of a GPU."""
     fake: torch.Tensor = node.meta["val"]
-    if isinstance(value, Scalar) or not isinstance(value, TensorView):
-        raise Declined("an output without axes that is not computed from a tensor")
     dtype = t.dtype(fake.dtype)
+    if not isinstance(value, TensorView):  # a number that is computed from sizes and numbers
+        if is_on_device and fake.device.type == "cpu":
+            raise Declined("a number on the CPU that is not computed from a tensor")
+        value = t.ops.full([], value, dtype=dtype)
     is_copy = False
     if value.dtype() is not dtype:
         value = t.ops.cast(value, dtype=dtype)

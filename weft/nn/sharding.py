@@ -76,22 +76,25 @@ def sharded(name: str, fusion: Fusion, tensors: Sequence[Any], call: Callable[[l
 def sharded_in_graph(name: str, text: str, tensors: Sequence[Any], call: Callable[[list[Any]], Any]) -> Any:
     """`sharded` in words that Dynamo traces: which axes are cut is a constant of the graph, read off the definition while it is traced.
 
-    text: the call's types, ranks and arguments, as `weft.nn.library` writes them. Shards have to be of one size, since a graph holds no other.
+    text: the call's types, ranks and arguments, as `weft.nn.library` writes them. Where shards have different sizes, the sizes of results are constants of the
+    graph: each process traces its own, and other sizes are another graph.
     Errors: NotSharded, inside of what Dynamo raises.
     """
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
     given = [t for t in tensors if t is not None]
     mesh = given[0].device_mesh
-    cuts = []
+    cuts, is_uneven = [], False
     for tensor in given:
+        parts = [1] * tensor.dim()
         if not isinstance(tensor, DTensor):
             return _refuse(name, "an input is a plain tensor beside a DTensor", PLAIN)
         placements: Sequence[Any] = tensor.placements
         for level, placement in enumerate(placements):
             cuts.append(f"{int(placement.dim % max(tensor.dim(), 1))}" if placement.is_shard() else "-1")  # text: Dynamo makes numbers that change symbolic
-            if placement.is_shard() and tensor.shape[placement.dim] % mesh.size(level):
-                return _refuse(name, "under torch.compile, an axis is cut into shards of different sizes", "pad it, or call the function outside of the graph")
+            if placement.is_shard():
+                parts[placement.dim] *= mesh.size(level)
+                is_uneven = is_uneven or bool(tensor.shape[placement.dim] % parts[placement.dim])
     chosen = _constant_axes(name, text, len(given), " ".join(cuts))
     local = []
     for i, tensor in enumerate(given):
@@ -101,7 +104,16 @@ def sharded_in_graph(name: str, text: str, tensors: Sequence[Any], call: Callabl
     results = call([None if t is None else next(left) for t in tensors])
     whole = []
     for n, output in enumerate(results if isinstance(results, tuple) else (results,)):
-        whole.append(DTensor.from_local(output, mesh, [Replicate() if a is None else Shard(a[1][n]) for a in chosen], run_check=False))
+        placed = [Replicate() if a is None else Shard(a[1][n]) for a in chosen]
+        if is_uneven:
+            sizes = [int(size) for size in output.shape]
+            for axis in chosen:
+                if axis is not None:
+                    sizes[axis[1][n]] = [_constant(t.shape[d], mesh.size()) for t, d in zip(given, axis[0]) if d is not None][0]
+            shape, stride = _constant_sizes(_words(sizes), _words(output.stride()))
+            whole.append(DTensor.from_local(output, mesh, placed, run_check=False, shape=shape, stride=stride))
+        else:
+            whole.append(DTensor.from_local(output, mesh, placed, run_check=False))
     return tuple(whole) if isinstance(results, tuple) else whole[0]
 
 
@@ -115,6 +127,22 @@ def _placements(chosen: Sequence[Any], i: int) -> tuple[list[Any], list[Any]]:
         wanted.append(Replicate() if dim is None else Shard(dim))
         gradient.append(Shard(dim) if dim is not None else Replicate() if axis is None else Partial())
     return wanted, gradient
+
+
+def _constant(size: int, parts: int) -> int:
+    """Return a size of a whole tensor as a constant of the graph. Dynamo has no guard for such a size that it makes a constant, but for a quotient and a rest."""
+    return int(f"{int(size // parts)}") * parts + int(f"{int(size % parts)}")
+
+
+def _words(numbers: Sequence[int]) -> str:
+    return " ".join([f"{int(number)}" for number in numbers])
+
+
+@torch._dynamo.assume_constant_result
+def _constant_sizes(shape_text: str, stride_text: str) -> tuple[torch.Size, tuple[int, ...]]:
+    """Return the sizes and strides of a whole tensor. stride_text: the strides of a part of it."""
+    shape = [int(word) for word in shape_text.split()]
+    return torch.Size(shape), _strides(shape, [int(word) for word in stride_text.split()])
 
 
 @torch._dynamo.assume_constant_result
@@ -188,8 +216,14 @@ def _whole(output: torch.Tensor, n: int, chosen: Sequence[ShardableAxis | None],
         dim = axis.outputs[n]
         shape[dim] = next(t.shape[d] for t, d in zip(given, axis.inputs) if d is not None)
         placements.append(Shard(dim))
-    order = sorted(range(len(shape)), key=lambda d: (output.stride(d), -d), reverse=True)
+    stride = _strides(shape, output.stride())
+    return DTensor.from_local(output, given[0].device_mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride)
+
+
+def _strides(shape: Sequence[int], of_part: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a dense tensor of this shape whose axes lie in the order of those of a part of it."""
+    order = sorted(range(len(shape)), key=lambda d: (of_part[d], -d), reverse=True)
     strides, running = [0] * len(shape), 1
     for d in reversed(order):
         strides[d], running = running, running * max(shape[d], 1)
-    return DTensor.from_local(output, given[0].device_mesh, placements, run_check=False, shape=torch.Size(shape), stride=tuple(strides))
+    return tuple(strides)

@@ -209,7 +209,7 @@ class Caller(ABC):
         """A call whose signature is not in the table, or that is profiled or has options."""
         if isinstance(inputs, torch.Tensor):
             raise unusual.NoListOfInputs(sizes=list(inputs.shape))
-        values = flattened(inputs)
+        values = unusual.waited(flattened(inputs))
         options = current(**settings_of_enabled(enable))
         keep = not enable and not disable
         prepared = self._known(values, device) if keep else None

@@ -1,4 +1,4 @@
-"""Tensors that kernels cannot read, by name.
+"""Tensors that kernels cannot read, by name, and those that they can read after a wait.
 
 Owns the list. Read first: `unusual`.
 """
@@ -59,6 +59,15 @@ def is_sharded(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor is a DTensor, without importing its module."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
+
+
+def waited(values: list[Any]) -> list[Any]:
+    """Return the values with the results of collectives that may still be running replaced by what they hold, after a wait, as every op of torch does."""
+    module = sys.modules.get("torch.distributed._functional_collectives")
+    if module is None:
+        return values
+    kind = module.AsyncCollectiveTensor
+    return [v.trigger_wait() if isinstance(v, kind) else v for v in values] if any(isinstance(v, kind) for v in values) else values
 
 
 def check(values: Sequence[Any]) -> None:
