@@ -86,3 +86,38 @@ def test_a_cast_that_would_overflow_otherwise_stays_with_torch() -> None:
     function = torch.compile(lambda x: (x * 2.0).to(E5M2), backend=backend, options={"emulate": True})
     assert torch.equal(bits(function(SPECIALS)), bits((SPECIALS * 2).to(E5M2)))
     assert "not clamped to its range" in weft.explain(function)
+
+
+def test_scales_that_are_powers_of_two_are_read_in_kernels() -> None:
+    """All codes of float8_e8m0fnu, NaN and the least power of two too; blocks of 32 codes times their scales are one region. A cast to it stays with torch."""
+    codes = torch.arange(256, dtype=torch.uint8).view(torch.float8_e8m0fnu)
+    options = {"emulate": True, "strict": True, "debug": True}
+    for dtype in (torch.float32, torch.bfloat16):
+        out = torch.compile(lambda c, dtype=dtype: c.to(dtype) * 1, backend=backend, options=options)(codes)
+        torch.testing.assert_close(out, codes.to(dtype), rtol=0, atol=0, equal_nan=True)
+
+    def read(q: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return (q.float().unflatten(-1, (-1, 32)) * scale.float()[..., None]).flatten(-2)
+
+    q, scale = torch.randn(5, 96).to(E4M3), torch.randint(120, 134, (5, 3), dtype=torch.uint8).view(torch.float8_e8m0fnu)
+    torch.testing.assert_close(torch.compile(read, backend=backend, options=options)(q, scale), read(q, scale), rtol=0, atol=0)
+    assert len(GRAPHS) == 3 and all(not graph.torch_ops and len(graph.calls) == 1 for graph in GRAPHS)
+    x = torch.tensor([1.0, 1.25, 1.75, 3.0, 1e-30])
+    assert torch.equal(torch.compile(lambda x: (x * 2).to(torch.float8_e8m0fnu), backend=backend, options=options)(x).float(), (x * 2).to(torch.float8_e8m0fnu).float())
+    ((_, why),) = GRAPHS[-1].torch_ops.values()
+    assert why == "a cast to torch.float8_e8m0fnu: torch rounds to the nearest power of two, and weft's kernels up"
+
+
+def test_packed_integers_of_4_bits_are_unpacked_through_int8() -> None:
+    """A view of uint8 as int8 and back keeps the bits; shifts of the view extend the sign."""
+
+    def unpacked(packed: torch.Tensor, scale: torch.Tensor) -> Results:
+        signed = packed.view(torch.int8)
+        low, high = (signed << 4) >> 4, signed >> 4
+        return torch.stack([low, high], -1).flatten(-2).float() * scale, (high ^ low).view(torch.uint8) & 15
+
+    packed, scale = torch.arange(256, dtype=torch.uint8).view(8, 32), torch.rand(8, 1)
+    outs = torch.compile(unpacked, backend=backend, options={"emulate": True, "strict": True, "debug": True})(packed, scale)
+    for out, want in zip(outs, unpacked(packed, scale), strict=True):
+        torch.testing.assert_close(out, want, rtol=0, atol=0)
+    assert not any(graph.torch_ops for graph in GRAPHS)

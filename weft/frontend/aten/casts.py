@@ -82,6 +82,8 @@ def _refused(node: Node) -> str:
     if value.is_complex():
         return "a complex tensor"
     is_narrowed = dtype in NARROW_DTYPES and value.dtype is not dtype
+    if is_narrowed and dtype is torch.float8_e8m0fnu:
+        return f"a cast to {dtype}: torch rounds to the nearest power of two, and weft's kernels up"
     if is_narrowed and math.isinf(overflow_of(dtype)) and not _is_clamped(node, dtype):
         return f"a cast to {dtype} of values that are not clamped to its range: torch makes those outside infinite, and weft's kernels the largest value"
     return ""
@@ -98,15 +100,20 @@ def to_copy(t: Translation, x: Operand, dtype: torch.dtype | None = None, **_: A
     return t.ops.set(x) if dtype is None else to(t, x, dtype)
 
 
+SAME_BITS = {torch.uint8, torch.int8}, {torch.float32, torch.int32}
+"""Pairs of types as which regions view each other's bits; integers of 8 bits by a cast, which keeps them."""
+
+
 def _other_bits(node: Node) -> str:
     """Why a view as another type stays with torch."""
     pair = {node.args[0].meta["val"].dtype, node.meta["val"].dtype}  # type: ignore[union-attr]
-    return "" if pair == {torch.float32, torch.int32} else "a view as another type, but for float32 and int32"
+    return "" if pair in SAME_BITS or len(pair) == 1 else "a view as another type, but for float32 and int32, int8 and uint8"
 
 
 @rule(aten.view.dtype, claims=_other_bits)
 def view_as_type(t: Translation, x: Operand, dtype: torch.dtype) -> Operand:
-    return t.ops.bitcast(x)
+    source = t.node.args[0].meta["val"].dtype  # type: ignore[union-attr]
+    return t.ops.bitcast(x) if {source, dtype} == {torch.float32, torch.int32} else t.to(x, dtype)
 
 
 @rule(prims.convert_element_type.default, claims=_refused, makes_complex=True, takes_narrow=True)

@@ -65,7 +65,7 @@ def rule(
 SUPPORTED_DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool})
 COMPLEX_DTYPES = frozenset({torch.complex64, torch.complex128})
 """Complex types. Regions have the parts of such tensors (`complex_parts`); only casts name the types."""
-NARROW_DTYPES = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
+NARROW_DTYPES = frozenset({torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu})
 """Types that torch converts, copies and multiplies as matrices, and computes nothing else with."""
 
 
