@@ -85,6 +85,14 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *_MODULES, "__version__"})
 
 
+_OPERATORS = (
+    "batch_norm", "cross_entropy", "dropout_add_layer_norm", "geglu", "gelu", "group_norm", "instance_norm", "kl_div", "layer_norm", "log_softmax", "normalize",
+    "packed_geglu", "packed_swiglu", "rms_norm", "rope", "scaled_masked_softmax", "silu", "softmax", "swiglu",
+)  # fmt: skip
+"""The operators of weft.nn; each has two more, whose names end as `_ENDINGS`."""
+_ENDINGS = ("_saving", "_backward")
+
+
 def _let_names_find_operators() -> None:
     """Make `torch.ops.weft` import weft.nn, which registers its operators, when one of them is named: `torch.export.load` finds those of a program that another
     process has written. Only where torch is imported before weft, which must not import it."""
@@ -95,7 +103,7 @@ def _let_names_find_operators() -> None:
 
     class Operators(plain):  # type: ignore[misc, valid-type]
         def __getattr__(self, name: str) -> Any:
-            if not name.startswith("_"):
+            if next((name.removesuffix(end) for end in _ENDINGS if name.endswith(end)), name) in _OPERATORS:
                 importlib.import_module(".nn", __name__)
             return super().__getattr__(name)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from weft import BroadcastOp, DataType, FusionDefinition, IdMappingMode, IterDomain, LoadStoreOpType, MemoryType, Merge, ParallelType
-from weft import PointwiseParams, SchedulerType, Split, SqueezeOp, TensorView
+from weft import PointwiseParams, SchedulerType, Split, SqueezeOp, TensorView, UserError
 
 
 @pytest.fixture
@@ -312,3 +312,37 @@ def test_what_fd_sched_does_not_have_is_named_where_it_is(name: str, remedy: str
         with pytest.raises(AttributeError, match=f"fd.sched has no '{name}': {remedy}"):
             getattr(fd.sched, name)
     assert not hasattr(fd.sched, "_no_such_name")
+
+
+WRONG_SCHEDULES = {
+    "split by a fraction": (lambda fd, z, other: z.split(0, 2.5), r"W304: split\(\): factor must be a whole number, not 2.5"),
+    "split of a text": (lambda fd, z, other: z.split("0", 4), "W110: .* there is no axis '0' in"),
+    "reorder to a list with repeats": (lambda fd, z, other: z.reorder([0, 0]), r"W615: cannot reorder .* by \[0, 0\]: a position is named twice"),
+    "memory by name": (lambda fd, z, other: z.set_memory_type("shared"), "W304: .*memory_type must be a MemoryType, not 'shared'(.|\n)*MemoryType.shared"),
+    "copy by name": (lambda fd, z, other: z.cache_before("tma"), "W304: .*op_type must be a LoadStoreOpType, not 'tma'(.|\n)*LoadStoreOpType.tma"),
+    "transforms of nothing": (lambda fd, z, other: fd.sched.transform_like(None), r"W304: transform_like\(\): None is not a tensor of a definition"),
+    "transforms for a number": (lambda fd, z, other: fd.sched.transform_like(z, [3]), r"W304: transform_like\(\): 3 is not a tensor"),
+    "transforms for a foreign tensor": (lambda fd, z, other: fd.sched.transform_like(z, [other]), "W304: transform_like.* is of another definition"),
+    "one tensor instead of a list": (lambda fd, z, other: fd.sched.inline_most(z), r"W304: inline_most.*is one tensor(.|\n)*inline_most\(\[tensor\]\)"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SCHEDULES)
+def test_a_wrong_schedule_is_refused_where_it_is_written(name: str) -> None:
+    """Not when the kernel is made, and not passed over."""
+    call, words = WRONG_SCHEDULES[name]
+    with FusionDefinition() as other:
+        foreign = other.ops.exp(other.define_tensor([-1, -1]))
+        other.add_output(foreign)
+    with FusionDefinition() as fd:
+        z = fd.ops.exp(fd.define_tensor([-1, -1]))
+        fd.add_output(z)
+        with pytest.raises(UserError, match=words):
+            call(fd, z, foreign)
+
+
+def test_fd_sched_lists_its_functions_only(fd) -> None:
+    assert dir(fd.sched) == [
+        "bounded_transform_backward", "can_schedule", "compute_heuristics", "find_compatible_schedulers", "inline_at", "inline_most", "parallelize_like",
+        "schedule", "transform_like", "warp_specialize",
+    ]  # fmt: skip

@@ -16,6 +16,7 @@ from nn_functions import CASES, SMALL
 import weft
 from weft import UserError
 from weft.nn import functional as W
+from weft.nn.family import NAMES
 from weft.nn.library import decoded, encoded
 
 RMS = {"rank": 1, "eps": 1e-6, "offset": 0.0, "casting": "torch", "out": torch.float32, "kept": None}
@@ -219,6 +220,7 @@ assert not hasattr(torch.ops.weft, "no_such_operator")
 """
     done = subprocess.run([sys.executable, "-c", text, str(tmp_path)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
+    assert {*weft._OPERATORS} == {*NAMES}
 
 
 def test_a_trace_of_torchscript_is_refused_by_name() -> None:

@@ -16,12 +16,24 @@ from ..ops.arguments import WrongArgument
 from .misuse import explained
 
 
+def _tensors(function: str, tensors: Iterable[Any], fusion: object = None) -> list[TensorView]:
+    """Return the tensors as a list. Errors: WrongArgument for what is no tensor of a definition, and for one of another than `fusion`, if that is given."""
+    found = list(tensors)
+    for tensor in found:
+        if not isinstance(tensor, TensorView):
+            raise WrongArgument(op=function, problem=f"{shown(tensor)} is not a tensor of a definition", remedy="pass the TensorView that an op returned")
+        if fusion is not None and tensor.fusion is not fusion:
+            raise WrongArgument(op=function, problem=f"{shown(tensor)} is of another definition than the reference", remedy="pass tensors of one definition")
+    return found
+
+
 @explained
 def bounded_transform_backward(from_: TensorView, pos: int, to: Sequence[TensorView], propagate_parallel_type: bool = False) -> None:
     """Replay the transforms of `from_` before position `pos` on its producers up to the tensors `to`."""
     from ..schedule import propagate
 
-    propagate.bounded_transform_backward(from_, pos, list(to), propagate_parallel_type)
+    (source,) = _tensors("bounded_transform_backward", [from_])
+    propagate.bounded_transform_backward(from_, pos, _tensors("bounded_transform_backward", to, source.fusion), propagate_parallel_type)
 
 
 @explained
@@ -29,7 +41,9 @@ def transform_like(reference_tv: TensorView, selected_tensors: Sequence[TensorVi
     """Replay the transforms of `reference_tv` on the selected tensors (all connected ones when none is named)."""
     from ..schedule import propagate
 
-    propagate.transform_like(reference_tv, list(selected_tensors))
+    (reference,) = _tensors("transform_like", [reference_tv])
+    selected = _tensors("transform_like", selected_tensors, reference.fusion)
+    propagate.transform_like(reference_tv, selected)
 
 
 @explained
@@ -40,7 +54,9 @@ def parallelize_like(
     """Bind the axes of the selected tensors as the corresponding axes of `reference_tv` are bound."""
     from ..schedule import propagate
 
-    propagate.parallelize_like(reference_tv, pos, list(selected_tensors), set(selected_parallel_types), propagate_padding)
+    (reference,) = _tensors("parallelize_like", [reference_tv])
+    selected = _tensors("parallelize_like", selected_tensors, reference.fusion)
+    propagate.parallelize_like(reference_tv, pos, selected, set(selected_parallel_types), propagate_padding)
 
 
 @explained
@@ -48,7 +64,9 @@ def inline_most(selected_tensors: Sequence[TensorView] = ()) -> None:
     """Share as many loops as possible between the selected tensors (all of them when none is named) and their consumers."""
     from ..schedule import inline
 
-    inline.inline_most(list(selected_tensors) or _all_tensors())
+    if isinstance(selected_tensors, TensorView):
+        raise WrongArgument(op="inline_most", problem=f"{shown(selected_tensors)} is one tensor", remedy="pass a list: inline_most([tensor])")
+    inline.inline_most(_tensors("inline_most", selected_tensors) or _all_tensors())
 
 
 @explained
@@ -56,7 +74,9 @@ def inline_at(reference_tv: TensorView, pos: int = -1, best_effort: bool = False
     """Share the loops before position `pos` of `reference_tv`."""
     from ..schedule import inline
 
-    inline.inline_at(reference_tv, pos, best_effort, list(selected_tensors))
+    (reference,) = _tensors("inline_at", [reference_tv])
+    selected = _tensors("inline_at", selected_tensors, reference.fusion)
+    inline.inline_at(reference_tv, pos, best_effort, selected)
 
 
 def _all_tensors() -> list[TensorView]:
@@ -125,9 +145,12 @@ def schedule(fusion: Fusion, scheduler_type: SchedulerType, inputs: Any = None, 
     return automatic.schedule(fusion, scheduler_type, inputs if heuristic_params is None else heuristic_params)
 
 
+def __dir__() -> list[str]:
+    return sorted(name for name, value in globals().items() if getattr(value, "__module__", "") == __name__ and not name.startswith("_"))
+
+
 def __getattr__(name: str) -> Any:
     """What is no function here. Errors: AttributeError, which names the method of tensors or axes that does it."""
     on_tensors = not name.startswith("_") and callable(getattr(TensorView, name, None))
     home = f"tensor.{name}(...)" if on_tensors else f"tensor.axis(n).{name}(...)" if name == "parallelize" else ""
-    known = ", ".join(sorted(n for n, value in globals().items() if getattr(value, "__module__", "") == __name__ and not n.startswith("_")))
-    raise AttributeError(f"fd.sched has no {name!r}: " + (f"write {home}" if home else f"it has {known}"))
+    raise AttributeError(f"fd.sched has no {name!r}: " + (f"write {home}" if home else f"it has {', '.join(__dir__())}"))

@@ -6,19 +6,31 @@ Owns the binding; the primitives are functions of `weft.schedule.primitives`. Im
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
-from ..errors import Unsupported
+from ..errors import Unsupported, shown
+from ..expr import Sym
 from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.values import IterDomain, TensorView
 from ..ops import operators as _operators  # noqa: F401
+from ..ops.arguments import WrongArgument
 from .misuse import explained
+
+
+def _check_member(method: str, argument: str, kind: type[Enum], given: object) -> None:
+    """Errors: WrongArgument for what is no member of an enumeration, such as its name as a string."""
+    if not isinstance(given, kind):
+        members = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+        raise WrongArgument(op=method, problem=f"{argument} must be a {kind.__name__}, not {shown(given)}", remedy=f"use one of {members}")
 
 
 def split(self: TensorView, axis: int, factor: int, inner_split: bool = True) -> TensorView:
     """Split loop axis `axis` in two: the inner has `factor` iterations (the outer, with inner_split False)."""
     from ..schedule import primitives
 
+    if not hasattr(factor, "__index__") and not isinstance(factor, Sym):
+        raise WrongArgument(op="split", problem=f"factor must be a whole number, not {shown(factor)}", remedy="use a positive whole number")
     primitives.split(self, axis, factor, inner_split)
     return self
 
@@ -45,6 +57,8 @@ def reorder(self: TensorView, old2new: dict[int, int] | Sequence[int] = {}) -> T
     """Move loop axes: old position -> new position; the others keep their order."""
     from ..schedule import primitives
 
+    if not isinstance(old2new, dict) and len(set(old2new)) != len(old2new):
+        raise primitives.BadOrder(tensor=self, old2new=list(old2new), reason="a position is named twice")
     mapping = old2new if isinstance(old2new, dict) else {old: new for new, old in enumerate(old2new)}
     if mapping:
         primitives.reorder(self, dict(mapping))
@@ -90,6 +104,8 @@ def cache_after(
     """
     from ..schedule import primitives
 
+    _check_member("cache_after", "op_type", LoadStoreOpType, op_type)
+    _check_member("cache_after", "cache_op", CacheOp, cache_op)
     return primitives.cache_after(self, op_type, cache_op, propagate_allocation_domain, list(cached_uses))
 
 
@@ -97,6 +113,7 @@ def cache_before(self: TensorView, op_type: LoadStoreOpType = LoadStoreOpType.se
     """Insert a copy between this tensor's definition and this tensor, and return it."""
     from ..schedule import primitives
 
+    _check_member("cache_before", "op_type", LoadStoreOpType, op_type)
     return primitives.cache_before(self, op_type)
 
 
@@ -111,6 +128,7 @@ def set_memory_type(self: TensorView, memory_type: MemoryType) -> None:
     """Choose where the tensor is kept."""
     from ..schedule import primitives
 
+    _check_member("set_memory_type", "memory_type", MemoryType, memory_type)
     primitives.set_memory_type(self, memory_type)
 
 

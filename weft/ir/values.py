@@ -508,7 +508,7 @@ class TensorView(Val, TensorSurface):
         """Return loop axis `index` (negative from the end)."""
         loop = self._domain.loop
         if not hasattr(index, "__index__") or not -len(loop) <= index < len(loop):
-            raise AxisOutOfRange(tensor=str(self), index=str(index)[:60], rank=len(loop), remedy=axes_to_give(len(loop)))
+            raise AxisOutOfRange(tensor=str(self), index=_asked(index), rank=len(loop), remedy=axes_to_give(len(loop)))
         return loop[index]
 
     @overload
@@ -523,7 +523,7 @@ class TensorView(Val, TensorSurface):
             return self.shape
         axes = no_reductions(self._domain.logical)
         if not hasattr(dim, "__index__") or not -len(axes) <= dim < len(axes):
-            raise AxisOutOfRange(tensor=str(self), index=str(dim)[:60], rank=len(axes), remedy=axes_to_give(len(axes)))
+            raise AxisOutOfRange(tensor=str(self), index=_asked(dim), rank=len(axes), remedy=axes_to_give(len(axes)))
         return self.fusion.size_scalar(self, dim % len(axes))  # type: ignore[union-attr]
 
     @property
@@ -571,6 +571,11 @@ class TensorView(Val, TensorSurface):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def _asked(index: object) -> str:
+    """Return the text of an axis that was asked for; a string keeps its quotes."""
+    return (str if hasattr(index, "__index__") else repr)(index)[:60]
 
 
 class AxisOutOfRange(UserError):

@@ -130,7 +130,7 @@ def _placements(chosen: Sequence[Any], i: int) -> tuple[list[Any], list[Any]]:
 
 
 def _constant(size: int, parts: int) -> int:
-    """Return a size of a whole tensor as a constant of the graph. Dynamo has no guard for such a size that it makes a constant, but for a quotient and a rest."""
+    """Return a size of a whole tensor as a constant of the graph. Dynamo makes no guard for such a size itself, but for its quotient and rest."""
     return int(f"{int(size // parts)}") * parts + int(f"{int(size % parts)}")
 
 
