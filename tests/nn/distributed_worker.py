@@ -200,13 +200,14 @@ def compiled(mesh: DeviceMesh, device: str) -> None:
 
 def uneven(mesh: DeviceMesh, device: str) -> None:
     """Shards of different sizes, in eager torch and in graphs; gradients come from collectives that are waited for. Each process has a graph of its own, also
-    where they share torch's caches."""
+    where they share torch's caches. Sizes that Dynamo leaves open are refused: it has no guard for them."""
 
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return W.softmax(W.rms_norm(x, (SIZE,), w, 1e-6) * 2, -1) * torch.tanh(x)
 
     options = {"emulate": True, "strict": True}
     for rows in (5, 7, 8):
+        torch.compiler.reset()  # torch has no guard for the size of a whole tensor: rank 0 has 4 rows of 7 and of 8
         x, w = (torch.randn(size, generator=torch.Generator().manual_seed(4)).to(device) for size in ((rows, SIZE), (SIZE,)))
         leaves = [t.double().requires_grad_() for t in (x, w)]
         want = f(*leaves)
@@ -217,6 +218,18 @@ def uneven(mesh: DeviceMesh, device: str) -> None:
             y.square().sum().backward()
             for a, b in ((y, want), *((t.grad, leaf.grad) for t, leaf in zip(given, leaves))):
                 torch.testing.assert_close(whole(a).double(), b, atol=1e-5, rtol=1e-5)
+
+
+    torch.compiler.reset()
+    given = [(distribute_tensor(torch.randn(rows, SIZE), mesh, [Shard(0)]), distribute_tensor(torch.randn(SIZE), mesh, [Replicate()])) for rows in (5, 7)]
+    compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
+    assert compiled(*given[0]).shape == (5, SIZE)
+    try:
+        compiled(*given[1])
+    except Exception as error:  # noqa: BLE001  (Dynamo wraps it)
+        assert "W156" in str(error) and "open size" in str(error), error
+    else:
+        raise AssertionError("an open size")
 
 
 def collectives(mesh: DeviceMesh, device: str) -> None:

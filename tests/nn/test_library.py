@@ -207,6 +207,14 @@ def test_exported_programs_are_saved_and_shapes_are_worked_out() -> None:
         assert weft.nn.functional.softmax(torch.empty(3, 8), -1).shape == (3, 8)
 
 
+def test_a_number_of_groups_may_change_in_a_graph() -> None:
+    """Dynamo makes it an open size, and whether the view is contiguous a condition."""
+    compiled = torch.compile(W.group_norm, backend="aot_eager")
+    x = torch.randn(3, 16, 9)
+    for groups in (1, 2, 4, 8):
+        torch.testing.assert_close(compiled(x, groups).double(), F.group_norm(x.double(), groups), atol=1e-5, rtol=1e-5)
+
+
 def test_an_exported_program_is_read_by_a_process_that_imports_only_weft(tmp_path: Path) -> None:
     """The operators of weft.nn are found by their names in the file."""
     norm, x = weft.nn.RMSNorm(9), torch.randn(3, 9)

@@ -28,6 +28,7 @@ class NotSharded(UserError, TypeError):
 
 PLAIN = "write distribute_tensor(x, mesh, [Replicate()]) where each process has the same values"
 
+OUTSIDE = "pad it, or call the function outside of the graph"
 
 _find: list[Callable[[str, str], Fusion]] = []
 """The function that finds a definition by its family and text, once `weft.nn.library` has handed it in: that file imports this one."""
@@ -77,10 +78,11 @@ def sharded_in_graph(name: str, text: str, tensors: Sequence[Any], call: Callabl
     """`sharded` in words that Dynamo traces: which axes are cut is a constant of the graph, read off the definition while it is traced.
 
     text: the call's types, ranks and arguments, as `weft.nn.library` writes them. Where shards have different sizes, the sizes of results are constants of the
-    graph: each process traces its own, and other sizes are another graph.
+    graph, and each process traces its own; open sizes are refused there.
     Errors: NotSharded, inside of what Dynamo raises.
     """
     from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.fx.experimental.symbolic_shapes import has_static_value
 
     given = [t for t in tensors if t is not None]
     mesh = given[0].device_mesh
@@ -94,7 +96,11 @@ def sharded_in_graph(name: str, text: str, tensors: Sequence[Any], call: Callabl
             cuts.append(f"{int(placement.dim % max(tensor.dim(), 1))}" if placement.is_shard() else "-1")  # text: Dynamo makes numbers that change symbolic
             if placement.is_shard():
                 parts[placement.dim] *= mesh.size(level)
-                is_uneven = is_uneven or bool(tensor.shape[placement.dim] % parts[placement.dim])
+                is_open = not has_static_value(tensor.shape[placement.dim])
+                if tensor.shape[placement.dim] % parts[placement.dim]:
+                    is_uneven = True
+                    if is_open:  # Dynamo would make it a constant without a guard
+                        return _refuse(name, "under torch.compile, an axis of open size is cut into shards of different sizes", OUTSIDE)
     chosen = _constant_axes(name, text, len(given), " ".join(cuts))
     local = []
     for i, tensor in enumerate(given):
@@ -109,7 +115,7 @@ def sharded_in_graph(name: str, text: str, tensors: Sequence[Any], call: Callabl
             sizes = [int(size) for size in output.shape]
             for axis in chosen:
                 if axis is not None:
-                    sizes[axis[1][n]] = [_constant(t.shape[d], mesh.size()) for t, d in zip(given, axis[0]) if d is not None][0]
+                    sizes[axis[1][n]] = [int(t.shape[d]) for t, d in zip(given, axis[0]) if d is not None][0]
             shape, stride = _constant_sizes(_words(sizes), _words(output.stride()))
             whole.append(DTensor.from_local(output, mesh, placed, run_check=False, shape=shape, stride=stride))
         else:
@@ -127,11 +133,6 @@ def _placements(chosen: Sequence[Any], i: int) -> tuple[list[Any], list[Any]]:
         wanted.append(Replicate() if dim is None else Shard(dim))
         gradient.append(Shard(dim) if dim is not None else Replicate() if axis is None else Partial())
     return wanted, gradient
-
-
-def _constant(size: int, parts: int) -> int:
-    """Return a size of a whole tensor as a constant of the graph. Dynamo makes no guard for such a size itself, but for its quotient and rest."""
-    return int(f"{int(size // parts)}") * parts + int(f"{int(size % parts)}")
 
 
 def _words(numbers: Sequence[int]) -> str:
