@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from half_of_pairs import half, name_of
@@ -15,12 +13,8 @@ from row_gradients import (
 )  # fmt: skip
 from torch import Tensor
 
-from weft import DataType, FusionDefinition
-from weft.check.records import programs
 from weft.frontend.backend import GRAPHS, backend
 from weft.options import options
-from weft.schedulers import pointwise_heuristic
-from weft.schedulers.cost import pointwise as cost
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -245,38 +239,3 @@ def test_the_faster_way_is_taken(name: str) -> None:
         sum_rows(graph.graph)
     targets = {str(node.target) for node in graph.graph.nodes}
     assert ("weft.added_rows.default" in targets) == (wanted == "atomic") and ("weft.sorted_row_sums.default" in targets) == (wanted == "sort")
-
-
-def sums_of_rows(width: int) -> FusionDefinition:
-    """Rows are added to zeros at places that an index gives."""
-    with FusionDefinition() as fd:
-        values = fd.define_tensor([-1, width], contiguity=True, dtype=DataType.Float)
-        index, like = (fd.define_tensor([-1], contiguity=True, dtype=DataType.Int) for _ in range(2))
-        zeros = fd.ops.full([fd.ops.size(like, 0), fd.define_scalar(width)], 0.0, DataType.Float)
-        fd.add_output(fd.ops.scatter_rows(zeros, fd.ops.broadcast(index, [False, True]), values, 0))
-        fd.add_output(fd.ops.add(like, 1))
-    return fd
-
-
-def order_of_blocks(rows: int, places: int, width: int) -> bool:
-    """Tell whether consecutive blocks run over all places first."""
-    (params,) = [made.params for made in programs(sums_of_rows(width), [(places, width), (places,), (rows,)]) if "scatter_add" in made.program.text]
-    return "is_left_fastest=True" in params
-
-
-def test_what_l2_keeps_decides_the_order_of_blocks() -> None:
-    assert order_of_blocks(100000, 400000, 128)  # 51 MB in all, 13 MB of 32 columns
-    assert not order_of_blocks(10000, 400000, 128)
-
-
-@pytest.mark.parametrize("sizes", [(37, 70, 256), (5, 9, 132), (300, 41, 64)], ids=str)
-def test_blocks_of_some_columns_run_over_all_places_first(sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here L2 keeps less than the table, and half of its columns."""
-    rows, places, width = sizes
-
-    def evicted(bytes_: Any, _: Any) -> Any:
-        return 1e6 * (np.asarray(bytes_) > 0.9 * rows * width * 4)
-
-    monkeypatch.setattr(pointwise_heuristic, "rereads_from_memory", evicted)
-    monkeypatch.setattr(cost, "rereads_from_memory", evicted)
-    check(taken, torch.randn(rows, width), torch.randint(0, rows, (places,)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..arch import LINE_BYTES, SECTOR_BYTES, Arch
+from ..arch import SECTOR_BYTES, Arch
 
 LAUNCH_US = 2.5
 """Of one kernel behind another: 0.9 to 2.6 us are between kernels of our graphs on an H200, and its blocks start and end."""
@@ -63,11 +63,9 @@ def atomic_us(s: RowSumSizes, arch: Arch) -> float:
     t, elems = arch.latencies, s.rows * s.row_elems
     sums = elems * s.wide_bits / 8
     stays = sums <= arch.l2_bytes / 2  # what is read passes through the other half
-    parts = max(1, s.run_elems * s.wide_bits // 8 // LINE_BYTES) if s.row_elems == s.run_elems else 1  # columns that blocks add to one after the other
     rate = t.l2_bytes_per_s if stays else arch.roof_bytes_per_s
     sectors = s.places * s.row_elems / max(1, s.run_elems) * math.ceil(s.run_elems * s.wide_bits / 8 / SECTOR_BYTES)
-    once = sums / parts <= arch.l2_bytes / 2
-    missed = 0.0 if stays else 2 * min(SECTOR_BYTES * sectors, sums if once else math.inf) / arch.roof_bytes_per_s  # read and written back
+    missed = 0.0 if stays else 2 * SECTOR_BYTES * sectors / arch.roof_bytes_per_s  # read and written back
     adding = max(s.read_bytes / arch.roof_bytes_per_s + max(sectors / t.atomic_sectors_per_s, missed), s.longest * t.atomic_repeat_ns * 1e-9)
     rounding = 0.0 if s.bits == s.wide_bits else sums / rate + elems * s.bits / 8 / arch.roof_bytes_per_s
     return (sums / rate + adding + rounding) * 1e6 + (2 + (s.bits != s.wide_bits)) * LAUNCH_US

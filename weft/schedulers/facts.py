@@ -36,7 +36,6 @@ class PointwiseFacts:
     still_rows[p]: what does not vary along the innermost loop left of p; None if that is nothing.
     outside_accesses: of those in vectors, the part for elements that pads fill, which loads nothing.
     spread: (bits of an element, the loops that it depends on) of each input that depends on some loops, but not on all.
-    added: (bits, how many outer loops count places) of each memory to which rows are added at places that an index gives.
     """
 
     extents_elems: tuple[int, ...]
@@ -72,7 +71,6 @@ class PointwiseFacts:
     still_rows: tuple[StillRows | None, ...] = ()
     outside_accesses: float = 0.0
     spread: tuple[tuple[int, frozenset[int]], ...] = ()
-    added: tuple[tuple[int, int], ...] = ()
 
     @property
     def total_elems(self) -> int:

@@ -24,7 +24,7 @@ from ..analysis.reduction_shape import reduction_exprs
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
 from ..ir.block_ops import sample_of
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import LookupOp, ScatterStoreOp
+from ..ir.graph_ops import LookupOp
 from ..ir.values import TensorView
 from ..remembered import MOST_REMEMBERED
 from ..schedule.peel import gains_by_phase
@@ -125,18 +125,7 @@ class PointwiseAnalysis(Analysis):
             still_rows=self.still_rows,
             outside_accesses=self._outside_accesses(env),
             spread=self.spread,
-            added=self._added(env),
         )
-
-    def _added(self, env: Sizes) -> tuple[tuple[int, int], ...]:
-        """Return the memories that whole rows are added to. Their places are the outermost loops: otherwise consecutive blocks add to a part of the memory."""
-        found = list[tuple[int, int]]()
-        for store in (e for e in self.axes.fusion.tensor_exprs() if isinstance(e, ScatterStoreOp)):
-            count = store.attributes.get("places", 1)
-            loops = self.axes.logical_order(store.tensor_outputs[0])
-            if store.attributes["kind"] != "set" and store.attributes["dim"] == 0 and tuple(self.order) == loops and count < len(loops):
-                found.append((elements_of(store.memory, env) * store.memory.dtype().bits, count))
-        return tuple(found)
 
     def _phased_limit(self, position: int, env: Sizes, alignment_bits: Alignments) -> tuple[int, bool]:
         """As `phased_limit`; (1, False) if an output has one element for several of a row, because it is written in one iteration of the loop over a vector."""

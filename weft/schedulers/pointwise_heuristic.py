@@ -254,11 +254,9 @@ class Candidates:
         return [width for width in (at.vector_elems >> n for n in range(at.vector_elems.bit_length())) if width >= fewest]
 
     def _loses_operands(self, position: int) -> bool:
-        """True if L2 evicts operands along a row before the next row reads them, or what rows are added to before the next ones are, unless consecutive blocks
-        run over the left side first."""
+        """True if L2 evicts operands along a row before the next row reads them, unless consecutive blocks run over the left side first."""
         is_along = any(min(places) == position for _, places in self.facts.spread)
-        is_added = any(count == position and rereads_from_memory(bits / 8, self.arch) > 0 for bits, count in self.facts.added)
-        return is_added or position > 0 and is_along and rereads_from_memory(step_bytes(self.facts, position), self.arch) > 0
+        return position > 0 and is_along and rereads_from_memory(step_bytes(self.facts, position), self.arch) > 0
 
 
 def in_order(rows: np.ndarray, times: np.ndarray, facts: PointwiseFacts) -> np.ndarray:

@@ -80,7 +80,7 @@ def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = F
     single_lines = element_accesses + seen["lines"] + seen["bank_clocks"] / LINE_CLOCKS
     resident = resident_blocks(threads, np.minimum(arch.max_registers_per_thread, needed), 0.0, arch)
     return Passing(
-        dram_bytes=(f.total_elems * whole * cost + _spread_bits(p, f, arch) + _added_bits(p, f, blocks_along, arch)) / 8,
+        dram_bytes=(f.total_elems * whole * cost + _spread_bits(p, f, arch)) / 8,
         block_bytes=threads * vectors * used * v * whole / 8, blocks=blocks, warps=warps,
         resident=resident, seats=resident * arch.sm_count, rounds=1.0,
         instructions=instructions, mufu=(f.mufu - still["mufu"]) * vectors * used * v,
@@ -139,16 +139,6 @@ def _still(p: Pointwise, f: PointwiseFacts) -> Reads:
     rows = np.array([1, *f.extents_elems], float)[p.break_point]  # of the innermost loop on the left
     idle = np.where(p.shares_rows, np.ceil(rows / p.unroll_outer) * p.unroll_outer / rows, 1.0)
     return dict(zip(("accesses", "instructions", "mufu"), found), idle=idle)
-
-
-def _added_bits(p: Pointwise, f: PointwiseFacts, blocks_along: Any, arch: Arch) -> Any:
-    """Return the bits that are read of memories that rows are added to, where L2 has evicted them. Where consecutive blocks run over all places first, it has
-    to keep the columns of these blocks alone."""
-    found: Any = 0.0
-    for bits, count in f.added:
-        parts = np.where(p.is_left_fastest & (p.break_point == count), blocks_along, 1.0)
-        found = found + rereads_from_memory(bits / 8 / parts, arch) * f.total_elems * f.written_bits
-    return found
 
 
 def step_bytes(f: PointwiseFacts, place: int) -> float:
