@@ -102,6 +102,8 @@ def _let_names_find_operators() -> None:
     plain = type(ops.aten)
 
     class Operators(plain):  # type: ignore[misc, valid-type]
+        __module__ = plain.__module__  # torch writes it into the names of operators, by which graphs are stored
+
         def __getattr__(self, name: str) -> Any:
             if next((name.removesuffix(end) for end in _ENDINGS if name.endswith(end)), name) in _OPERATORS:
                 importlib.import_module(".nn", __name__)

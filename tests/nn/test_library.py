@@ -231,6 +231,12 @@ assert not hasattr(torch.ops.weft, "no_such_operator")
     assert {*weft._OPERATORS} == {*NAMES}
 
 
+def test_operators_are_named_as_those_of_torch() -> None:
+    """torch stores graphs with the module of an operator, and looks for it there."""
+    operator = torch.ops.weft.rms_norm
+    assert operator.__module__ == operator.default.__module__ == torch.ops.aten.add.__module__.replace("aten", "weft")
+
+
 def test_a_trace_of_torchscript_is_refused_by_name() -> None:
     with pytest.raises(weft.WeftError, match="W191(.|\n)*torch.export"):
         torch.jit.trace(weft.nn.LayerNorm(8), (torch.randn(2, 8),))
