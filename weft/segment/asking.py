@@ -15,6 +15,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import Expr
 from .group import Group
 from .groups import Graph
+from .joins import Joins
 from .loops import EMPTY, Loops, joined, joined_all, of_expr
 from .plan import SegmentKey
 
@@ -66,11 +67,12 @@ class Pairs:
     """The pairs of groups of a graph that one kernel computes. asks: the schedulers' word on both groups as one.
 
     They are not asked where two axes of one tensor would share a loop. While `is_trusting`, they are not asked about two groups without reductions and running
-    folds, and about each kind of others once for each doubling of its size. Whether they also take what was trusted shows when the search has ended.
+    folds, and about each kind of others once for each doubling of its size. Whether they also take what was trusted shows when the search has ended. joins:
+    what becomes one, and which pairs are not trusted.
     """
 
-    def __init__(self, graph: Graph, asks: Callable[[Group, Group], bool], *, is_trusting: bool) -> None:
-        self.graph, self.asks, self.is_trusting, self.has_trusted = graph, asks, is_trusting, False
+    def __init__(self, graph: Graph, asks: Callable[[Group, Group], bool], *, is_trusting: bool, joins: Joins | None = None) -> None:
+        self.graph, self.asks, self.is_trusting, self.has_trusted, self._joins = graph, asks, is_trusting, False, joins
         self._taken: set[object] = set()
         self._refusals = Refusals(graph)
         self._of_exprs: dict[int, Loops] = {}  # by the id of an expression
@@ -79,6 +81,12 @@ class Pairs:
 
     def are_one(self, a: Group, b: Group, is_last: bool) -> bool | None:
         """Tell whether one kernel computes both; None for later, if schedulers are likely to decline them."""
+        found = self._are_one(a, b, is_last)
+        if found and self._joins is not None:
+            self._joins.add(self.graph, a, b)
+        return found
+
+    def _are_one(self, a: Group, b: Group, is_last: bool) -> bool | None:
         both = joined(self._of(a), self._of(b))
         if both.has_conflict or both.has_two_extents:
             return False
@@ -88,10 +96,13 @@ class Pairs:
         if not self._may_have_reference(a, b, both):
             return False
         kind = self.graph.kind(a, b) if self.is_trusting and is_folded else None
-        if self.is_trusting and (not is_folded or kind in self._taken):
+        is_doubted = self._joins is not None and self._joins.doubts(a, b)
+        if is_doubted and self._joins.declines(a, b):  # type: ignore[union-attr]
+            return False
+        if self.is_trusting and not is_doubted and (not is_folded or kind in self._taken):
             self.has_trusted = True
             return True
-        if self.is_trusting and not is_last and self._refusals.is_likely(a, b):
+        if self.is_trusting and not is_last and (is_doubted or self._refusals.is_likely(a, b)):
             return None
         is_taken = self.asks(a, b)
         self._refusals.count(a, b, is_taken)

@@ -35,6 +35,7 @@ from .divided import divided
 from .extract import boundary, extract
 from .group import Group
 from .groups import Graph, bytes_in_memory, is_alone, is_barrier, slots_of
+from .joins import Anchors, Joins
 from .narrow_edges import narrow_edges
 from .plan import JoinStep, KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_tensors
 from .search import join_states, repeat_short_chains, search
@@ -43,6 +44,8 @@ from .stored_tables import store_tables
 SPILLS = "one kernel has too few registers"
 SMALL = 100
 """With up to this many expressions the schedulers are first asked about one kernel for all; with more, only about the groups of the search."""
+MOST_DOUBTED = 8
+"""Pairs that a cut is made again without, one by one, before schedulers are asked about each pair."""
 MOST_TRIED = 600
 """Expressions of a rewritten definition up to which it is cut, too, and both are compared: the time of a search grows with their square."""
 MOST_OF_A_KERNEL, MOST_GROWN = 250, 3000
@@ -246,6 +249,7 @@ class _Partition:
         self.reasons: dict[tuple[TensorView, Step], str] = {}
         self.shared: dict[object, tuple[KernelStep, SegmentKey, dict[str, str] | None]] = {}
         self.known: dict[object, tuple[KernelStep, dict[str, str] | None]] = {}
+        self.declined: Anchors = frozenset()  # the anchors of the group for which the last cut was given up
 
     def steps(self) -> list[Step]:
         if self.order == "single":
@@ -362,22 +366,33 @@ class _Partition:
         """Cut the expressions of one group, asking the schedulers about each pair; free expressions and short chains are recomputed, unless the schedulers
         decline a group because of this."""
         for repeats in (True, False):
-            for is_trusting in (True, False):
-                steps, is_sure = self._cut_asking(exprs, writes, repeats=repeats, is_trusting=is_trusting)
-                if steps:
-                    return steps
-                if is_sure:
-                    break
+            steps, is_sure = self._cut_asking(exprs, writes, repeats=repeats)
+            if not steps and not is_sure:
+                steps = self._cut_doubting(exprs, writes, repeats) or self._cut_asking(exprs, writes, repeats=repeats, is_trusting=False)[0]
+            if steps:
+                return steps
         return []
 
-    def _cut_asking(self, exprs: Sequence[Expr], writes: Set[TensorView], *, repeats: bool, is_trusting: bool) -> tuple[list[Step] | None, bool]:
+    def _cut_doubting(self, exprs: Sequence[Expr], writes: Set[TensorView], repeats: bool) -> list[Step] | None:
+        """Cut again without the pair that was declined, a few times."""
+        joins = Joins()
+        for _ in range(MOST_DOUBTED):
+            joins.begin()
+            steps, _ = self._cut_asking(exprs, writes, repeats=repeats, joins=joins)
+            if steps or not joins.find(self.declined, lambda join: self._kernel(join.exprs, join.writes, join.tied)[1] is None):
+                return steps
+        return None
+
+    def _cut_asking(
+        self, exprs: Sequence[Expr], writes: Set[TensorView], *, repeats: bool, is_trusting: bool = True, joins: Joins | None = None
+    ) -> tuple[list[Step] | None, bool]:  # fmt: skip
         """Return the steps, or None if schedulers decline a group of several expressions; and False if that may be because pairs were trusted."""
         graph = Graph(self.fusion, exprs, writes, self.env, repeats=repeats)
 
         def asks(a: Group, b: Group) -> bool:
             return self._kernel(graph.members(a, b), graph.writes(a, b), graph.ties(a, b))[1] is None
 
-        pairs = Pairs(graph, asks, is_trusting=is_trusting)
+        pairs = Pairs(graph, asks, is_trusting=is_trusting, joins=joins)
         if repeats and any(map(pairs.has_conflict, graph.alive())):
             return None, True
         search(graph, pairs.are_one)
@@ -392,23 +407,24 @@ class _Partition:
         return steps, is_sure or steps is not None
 
     def _taken(self, groups: "Sequence[_Own]", *, is_whole: bool) -> list[Step] | None:
-        """Return the steps of groups; None if schedulers decline one, of several expressions where `is_whole`."""
+        """Return the steps of groups; None if schedulers decline one, which is `declined` then, of several expressions where `is_whole`."""
         steps: list[Step] = []
-        for anchor, members, writes, tied in groups:
+        for anchors, members, writes, tied in groups:
             step, reasons = self._kernel(members, writes, tied)
             if reasons is not None and is_whole and len(members) > 1:
+                self.declined = frozenset(map(id, anchors))
                 return None
-            steps.append(step if reasons is None else _alone(anchor, reasons))
+            steps.append(step if reasons is None else _alone(anchors[0], reasons))
         return steps
 
 
-_Own = tuple[Expr, list[Expr], set[TensorView], list[TensorView]]
-"""Of a group: its first anchor, its expressions, what it writes, the tensors whose loops are tied."""
+_Own = tuple[list[Expr], list[Expr], set[TensorView], list[TensorView]]
+"""Of a group: its anchors, its expressions, what it writes, the tensors whose loops are tied."""
 
 
 def _groups_in_order(graph: Graph) -> list[_Own]:
     groups = [group for group in in_order(graph, set()) if not _is_computed_again(graph, group)]
-    return [(group.anchors[0], graph.members(group), graph.writes(group), list(group.tied)) for group in groups]
+    return [(list(group.anchors), graph.members(group), graph.writes(group), list(group.tied)) for group in groups]
 
 
 def _is_computed_again(graph: Graph, group: Group) -> bool:
