@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from compared_images import compare
 from fusion_check import poisoned_outputs
 
 from weft.frontend.backend import GRAPHS, backend
@@ -228,3 +229,16 @@ def tiles(x: torch.Tensor) -> Results:
 def test_squares_of_a_weight_are_read_once(rows: int, width: int, dtype: torch.dtype) -> None:
     GRAPHS.clear()
     assert run(tiles, numbers(rows, width, dtype)[:1]) == ["inner_persistent"]
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("shape", [(239, 6), (1, 3), (17, 9)], ids=str)
+def test_slices_of_groups(shape: tuple[int, int]) -> None:
+    """Differences of neighbours in a group have one element fewer, so they are no elements of the rows, and no kernel may take them for these."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x * (x * x).mean() + x.clamp(-1, 1)
+        scale = y.abs().amax(-1, keepdim=True).detach() / 7
+        return torch.diff((y / scale).sin(), dim=1) * scale
+
+    compare(function, torch.randn(shape), rtol=1e-4, atol=1e-5, gradient_rtol=1e-4, gradient_atol=1e-4)

@@ -177,7 +177,10 @@ class _Images:
         axes = list(zip(places, logical_axes(out), strict=True))
         if any(self.places[t] != places for t in given) or any(p is None and not a.is_broadcast() for p, a in axes):
             return False
-        if any(p in within and a.is_iteration() for p, a in axes):
+        along = [(logical_axes(self.images[given[0]])[p], a) for p, a in axes if p in within and a.is_iteration()]
+        if any(row.logical_extent is not a.logical_extent for row, a in along):
+            return False  # a part of each group, such as a slice
+        if along:
             self.replaced += [(expr, t, self.images[t]) for t in given]
             return None not in places and len(places) == self.images[given[0]].ndim
         kept = [p for p in places if p is not None]
