@@ -103,7 +103,9 @@ class OnceTable(Generic[Value]):
         with lock:
             found = self._made.get(key)
             if found is None:
-                found = self._made[key] = make()
+                found = make()
+                with self._lock:  # nothing is added while another thread walks the table
+                    self._made[key] = found
         with self._lock:
             self._locks.pop(key, None)
             self._drop()
@@ -122,7 +124,8 @@ class OnceTable(Generic[Value]):
 
     def values(self) -> list[Value]:
         """Return what was made, the least recently used first."""
-        return list(self._made.values())
+        with self._lock:
+            return list(self._made.values())
 
     def __len__(self) -> int:
         return len(self._made)
