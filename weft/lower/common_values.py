@@ -10,15 +10,14 @@ Read first: `fill_common_values`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ..expr import Sym, variables
-from ..ir.enums import BLOCK_TYPES, MemoryType
+from ..ir.enums import MemoryType
 from .contracts import lowering_pass
-from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Let, Move, Nest, Op, Statement, expressions_of, is_collective, walk
+from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Let, Move, Nest, Op, Statement, depends_on_threads, expressions_of, is_collective, walk
 from .state import BuildState
 
-THREADS = {p.value for p in BLOCK_TYPES}
 Condition = tuple[If, ...]
 
 
@@ -58,23 +57,23 @@ def _ops(body: list[Statement], place: Condition) -> Iterator[tuple[Op, Conditio
         if isinstance(s, Op):
             yield s, place
         elif isinstance(s, Nest):
-            yield from _ops(s.body, (*place, s) if isinstance(s, If) and _names_threads([s.predicate], set()) else place)
+            yield from _ops(s.body, (*place, s) if isinstance(s, If) and depends_on_threads([s.predicate]) else place)
 
 
 def _thread_values(body: list[Statement]) -> set[Buffer]:
     """The registers whose values depend on the thread: of indices, other registers, and what threads do together. What memory holds at one place does not."""
     found: set[Buffer] = set()
     names: set[Sym] = set()
-    statements = [s for s in walk(body) if isinstance(s, (Op, Let)) or not isinstance(s, (Nest, Allocate))]
+    statements = [s for s in walk(body) if not isinstance(s, (Nest, Allocate))]
     before = (-1, -1)
     while before != (before := (len(found), len(names))):  # a loop carries values from its end to its beginning
         for s in statements:
             if isinstance(s, Op):
-                own = type(s) is not Op or _names_threads(expressions_of(s), names)
+                own = type(s) is not Op or _varies(list(expressions_of(s)), names)
                 if own or any(isinstance(o, Access) and o.buffer in found for o in s.operands):
                     found.update(o.buffer for o in s.outputs if o.buffer.memory is MemoryType.local)
             elif isinstance(s, Let):
-                if _names_threads([s.value], names):
+                if _varies([s.value], names):
                     names.add(s.variable)
             elif isinstance(s, Move):
                 found.update([s.target] if s.source in found else [])
@@ -83,5 +82,5 @@ def _thread_values(body: list[Statement]) -> set[Buffer]:
     return found
 
 
-def _names_threads(values: Iterable[Sym], names: set[Sym]) -> bool:
-    return any(str(v.payload) in THREADS or v in names for value in values for v in variables(value))
+def _varies(values: list[Sym], names: set[Sym]) -> bool:
+    return depends_on_threads(values) or any(not names.isdisjoint(variables(value)) for value in values)

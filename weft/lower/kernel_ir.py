@@ -7,14 +7,14 @@ Read first: `Kernel`, `Loop`, `Op`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ..arch import BULK_BYTES, WARP_THREADS
 from ..dtypes import DataType
 from ..expr import TRUE, ZERO, Sym, add, ceildiv, floordiv, mul, substitute, variables
-from ..ir.enums import MemoryType, ParallelType
+from ..ir.enums import BLOCK_TYPES, MemoryType, ParallelType
 from ..ir.values import Expr, IterDomain, TensorView
 from .program import TensorMapParam
 
@@ -481,6 +481,15 @@ class Kernel:
 def is_collective(statement: Statement) -> bool:
     """True for statements that all threads execute regardless of the predicate."""
     return isinstance(statement, (Reduce, RowLoad, Scan, StoreScales, TurnTile)) or isinstance(statement, BlockFold) and statement.lanes > 1
+
+
+THREADS = frozenset(p.value for p in BLOCK_TYPES)
+"""The names of thread indices."""
+
+
+def depends_on_threads(values: Iterable[Sym]) -> bool:
+    """True if an expression may differ between the threads of a block by their indices."""
+    return any(str(v.payload) in THREADS for value in values for v in variables(value))
 
 
 def is_host_variable(v: Sym) -> bool:

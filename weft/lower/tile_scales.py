@@ -12,16 +12,15 @@ from collections.abc import Iterator
 from ..dtypes import DataType
 from ..expr import ONE, TRUE, ZERO, Sym, add, conjunction, const, floordiv, is_divisible, mod, mul, sub, substitute, variables
 from ..ir.block_ops import SWIZZLED, BlockSampleOp
-from ..ir.enums import BLOCK_TYPES, MemoryType, ParallelType
+from ..ir.enums import MemoryType, ParallelType
 from .contracts import lowering_pass
-from .kernel_ir import Access, Allocate, Buffer, If, KeepScale, Kernel, Loop, Op, Statement, StoreScales
+from .kernel_ir import Access, Allocate, Buffer, If, KeepScale, Kernel, Loop, Op, Statement, StoreScales, depends_on_threads
 from .state import BuildState
 
 TILE_STEPS, TILE_COLUMNS = 4, 4
 """Rows of a tile whose scales are neighbours, and columns of a tile."""
 TILE_BYTES = 512
 SCALE_BITS = 8
-THREADS = tuple(p.value for p in BLOCK_TYPES)
 
 
 @lowering_pass(needs=["grouped predicates"])
@@ -82,7 +81,7 @@ def _is_store(s: Op) -> bool:
 
 
 def _is_of_thread(condition: Sym) -> bool:
-    return any(v.payload in THREADS for v in variables(condition))
+    return depends_on_threads([condition])
 
 
 def _thread(index: Sym) -> Sym | None:
@@ -97,4 +96,4 @@ def _are_neighbours(index: Sym, row: Sym) -> bool:
         return False
     others = sub(index, mod(thread, TILE_COLUMNS))
     tile = sub(others, mul(floordiv(thread, TILE_COLUMNS), TILE_BYTES))
-    return is_divisible(others, TILE_COLUMNS) and not any(v.payload in THREADS for v in variables(tile))
+    return is_divisible(others, TILE_COLUMNS) and not depends_on_threads([tile])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from ..errors import InternalError
 from ..expr import ZERO, Number, Sym, evaluate_int, sub, terms, variables
 from ..ir.block_ops import BlockSampleOp
-from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType
+from ..ir.enums import GRID_TYPES, MemoryType
 from ..ir.graph_ops import At, BagOp, LookupOp, ScatterStoreOp
 from ..ir.values import TensorView
 from .blocks import row_variable
@@ -22,7 +22,7 @@ from .hazards import buffers_of, crosses_threads
 from .feeds import Feed
 from .kernel_ir import (
     Access, Allocate, Block, Branch, Buffer, BulkCopy, GroupFold, If, Kernel, Let, LetRowEnd, Loop, Masked, Nest, Op, Reduce, Scan, Statement,
-    Unswitched, expressions_of, is_collective, is_host_variable, walk,
+    THREADS, Unswitched, depends_on_threads, expressions_of, is_collective, is_host_variable, walk,
 )  # fmt: skip
 from .kernel_sync import Arrive, DeclareFlag, ElectedThread, InitBarrier, OneThread, ReleaseStage, Role, Roles, Sync, WaitCopies, WaitStage
 from .lookups import bag_variable, position_variable, scatter_variable
@@ -30,7 +30,6 @@ from .verify_bounds import RuleBroken, check_bounds
 
 MANY = 1 << 20
 """A size large enough that every loop has several iterations."""
-THREADS = {p.value for p in BLOCK_TYPES}
 BLOCKS = {p.value for p in GRID_TYPES}
 
 
@@ -162,14 +161,14 @@ def _uniform(body: list[Statement], divergent: str | None) -> None:
         elif isinstance(s, Role):
             inside = f"the role {s.name!r}" if s.warp is not None else divergent
         elif isinstance(s, If):
-            inside = f"the condition {s.predicate}" if _depends_on_threads([s.predicate]) else divergent
+            inside = f"the condition {s.predicate}" if depends_on_threads([s.predicate]) else divergent
         elif isinstance(s, Loop):
-            inside = f"a loop of {s.extent} iterations" if _depends_on_threads([s.start, s.extent]) else divergent
+            inside = f"a loop of {s.extent} iterations" if depends_on_threads([s.start, s.extent]) else divergent
         elif isinstance(s, (Branch, Masked)):
-            inside = f"the condition {s.test}" if _depends_on_threads([s.test]) else divergent
+            inside = f"the condition {s.test}" if depends_on_threads([s.test]) else divergent
         elif isinstance(s, (Block, Unswitched)):
             condition = s.condition if isinstance(s, Block) else s.test
-            if _depends_on_threads([condition]):
+            if depends_on_threads([condition]):
                 raise RuleBroken(f"the condition {condition} is to be the same in all threads of a block")
         if isinstance(s, Nest):
             _uniform(s.body, inside)
@@ -192,10 +191,6 @@ def _declared(nest: Nest) -> set[Buffer]:
 def _is_alone(s: Statement) -> bool:
     """True for a reduction across one thread only."""
     return isinstance(s, Reduce) and not s.thread_types and not s.grid_types
-
-
-def _depends_on_threads(values: Iterable[Sym]) -> bool:
-    return any(str(v.payload) in THREADS for value in values for v in variables(value))
 
 
 # ---------------------------------------------------------------- hazards

@@ -43,8 +43,7 @@ def recompute_chain(
 
 def chain_ends(tv: TensorView) -> list[TensorView]:
     """Return the tensors that a clone of `tv` reads, which must stay on chip if it is recomputed (broadcast reduction results cost little)."""
-    fusion: Fusion = tv.fusion  # type: ignore[assignment]
-    reduced = after_reduction(fusion)
+    reduced = _BehindReductions(frozenset())
     ends: dict[TensorView, None] = {}
     seen: set[TensorView] = set()
     stack = [tv]
